@@ -162,14 +162,12 @@ class RoundedProducts(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         product = _PRODUCTS.get(function)
-        if product is None or not _is_bfloat16(args):
+        if product is None:
             return function(*args, **kwargs)
-        return product(*args, **kwargs)
-
-
-def _is_bfloat16(args: tuple[Any, ...]) -> bool:
-    """Tell whether a product is in bfloat16, by its arguments' dtype or by autocast."""
-    tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-    if torch.is_autocast_enabled("cpu"):
-        return torch.get_autocast_dtype("cpu") is torch.bfloat16
-    return bool(tensors) and all(tensor.dtype is torch.bfloat16 for tensor in tensors)
+        # Products are in bfloat16 by autocast, or by the dtype of their arguments.
+        if torch.is_autocast_enabled("cpu"):
+            low = torch.get_autocast_dtype("cpu") is torch.bfloat16
+        else:
+            tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+            low = bool(tensors) and all(tensor.dtype is torch.bfloat16 for tensor in tensors)
+        return product(*args, **kwargs) if low else function(*args, **kwargs)

@@ -16,7 +16,7 @@ MERGED = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardLayout:
     """One format of sharded checkpoints."""
 
     says: str
@@ -27,20 +27,20 @@ class Shards:
 # Tried in this order: the marks of a later format may also match in a folder of an earlier one.
 LAYOUTS = (
     # verl/model_merger/base_model_merger.py
-    Shards(
+    ShardLayout(
         says="shards of verl's FSDP engine",
         marks=("model_world_size_*_rank_*.pt",),
         merge="python -m verl.model_merger merge --backend fsdp --local_dir {folder} "
         "--target_dir {merged}",
     ),
-    Shards(
+    ShardLayout(
         says="shards of verl's Megatron engine",
         marks=("dist_ckpt/common.pt",),
         merge="python -m verl.model_merger merge --backend megatron --local_dir {folder} "
         "--target_dir {merged}",
     ),
     # slime/tools/convert_torch_dist_to_hf.py
-    Shards(
+    ShardLayout(
         says="a distributed checkpoint of Megatron (torch_dist)",
         marks=("common.pt", "*.distcp"),
         merge="PYTHONPATH=/path/to/Megatron-LM python tools/convert_torch_dist_to_hf.py "
@@ -48,14 +48,14 @@ LAYOUTS = (
         "repository; ORIGINAL is the Hugging Face folder that training began from)",
     ),
     # accelerate/commands/merge.py
-    Shards(
+    ShardLayout(
         says="a distributed checkpoint of torch (FSDP)",
         marks=(".metadata", "*.distcp"),
         merge="accelerate merge-weights {folder} {merged}, and copy config.json of the model that "
         "training began from into {merged}",
     ),
     # deepspeed/utils/zero_to_fp32.py, which DeepSpeed puts beside its checkpoints
-    Shards(
+    ShardLayout(
         says="shards of DeepSpeed's ZeRO",
         marks=("zero_to_fp32.py",),
         merge="python {folder}/zero_to_fp32.py {folder} {merged} --safe_serialization, and copy "

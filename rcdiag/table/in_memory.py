@@ -149,22 +149,17 @@ def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
         rows = rows.reset_index(drop=len(twice) == len(named))
     if not rows.columns.is_unique:
         raise RcdiagError(f"{name}: two columns have the same name", hint="rename one of them")
-    return {
-        str(column): _without_nan(values.tolist())
-        if values.dtype == object
-        else pa.array(values, from_pandas=True)
-        for column, values in rows.items()
-    }
-
-
-def _without_nan(values: list[Any]) -> list[Any]:
-    """Return the objects of a pandas column with None for NaN, which pandas uses for missing.
-
-    A purely numeric column keeps its NaN.
-    """
-    if all(value is None or isinstance(value, (int, float)) for value in values):
-        return values
-    return [None if isinstance(value, float) and value != value else value for value in values]
+    columns: dict[str, Any] = {}
+    for column, values in rows.items():
+        if values.dtype != object:
+            columns[str(column)] = pa.array(values, from_pandas=True)
+            continue
+        held = values.tolist()
+        # Among other objects NaN is pandas' missing value; among numbers it stays.
+        if not all(value is None or isinstance(value, (int, float)) for value in held):
+            held = [None if isinstance(one, float) and one != one else one for one in held]
+        columns[str(column)] = held
+    return columns
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -115,11 +115,15 @@ def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> 
         }
     if isinstance(change, Shards):
         return {name: _sharded(parameters[name], change) for name in change.tensors}
-    return {
-        name: _exchanged(value, change.one, change.other)
+    edited = {
+        name: value.clone()
         for name, value in parameters.items()
         if f".layers.{change.layer}." in name and ".experts." in name
     }
+    one, other = change.one, change.other
+    for value in edited.values():  # experts are indices of the first axis
+        value[[one, other]] = value[[other, one]]
+    return edited
 
 
 def moved_head(weight: Tensor, change: Change | None, name: str) -> Tensor:
@@ -162,13 +166,6 @@ def _sharded(value: Tensor, change: Shards) -> Tensor:
     at.copy_(second)
     if change.exchanged:
         of.copy_(first)
-    return made
-
-
-def _exchanged(value: Tensor, one: int, other: int) -> Tensor:
-    """Exchange two experts, which are indices of the tensor's first axis."""
-    made = value.clone()
-    made[one], made[other] = value[other], value[one]
     return made
 
 

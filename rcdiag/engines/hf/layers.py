@@ -40,7 +40,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class WeightSizes:
     """Bytes of a checkpoint's weights in a policy's dtype."""
 
     before: int  # embedding and all else outside of the decoder layers, but for `after`
@@ -128,7 +128,7 @@ def _comes_after(name: str, layers: str, *, tied: bool) -> bool:
     return bool(re.fullmatch(beside, name)) or (name.startswith(HEADS) and not tied)
 
 
-def weight_sizes(spec: PolicySpec) -> Sizes:
+def weight_sizes(spec: PolicySpec) -> WeightSizes:
     """Add up the weights of a policy's checkpoint by decoder layer; refuse one without layers."""
     folder = check_checkpoint(spec.model)
     count = int(text_config(folder).get("num_hidden_layers", 0))
@@ -153,7 +153,7 @@ def weight_sizes(spec: PolicySpec) -> Sizes:
     decoder = max(whole, key=lambda name: sum(lists[name].values()))
     others = sum(sum(sizes.values()) for name, sizes in lists.items() if name != decoder)
     after = sum(size for name, size in outside.items() if _comes_after(name, decoder, tied=tied))
-    return Sizes(
+    return WeightSizes(
         before=others + sum(outside.values()) - after,
         layers=[lists[decoder][number] for number in range(count)],
         after=after,

@@ -103,16 +103,6 @@ def _check(spec: PolicySpec) -> None:
         )
 
 
-def _gpus(options: Mapping[str, Any]) -> int:
-    """Return the number of GPUs that vLLM divides one model over."""
-    return int(options.get("tensor_parallel_size", 1))
-
-
-def _rows_per_part(options: Mapping[str, Any]) -> int:
-    """Return the sequences of a part: in decoding, vLLM's largest default batch on a GPU."""
-    return 1024 if options.get("path") == "decode" else 1
-
-
 VLLM = Backend(
     name="vllm",
     says="vLLM, its CUDA build (compiled, as samplers run it) or its CPU build (eager), prefix "
@@ -138,8 +128,9 @@ VLLM = Backend(
     passes_options_on=True,
     packages={"torch": "2.8", "vllm": "0.20"},
     other_batches=OtherBatches(option="max_num_seqs", size=5, smaller=3),
-    gpus=_gpus,
+    gpus=lambda options: int(options.get("tensor_parallel_size", 1)),
     check=_check,
-    rows_per_part=_rows_per_part,
+    # In decoding, vLLM's largest default batch on a GPU.
+    rows_per_part=lambda options: 1024 if options.get("path") == "decode" else 1,
     own_place=_own_place,
 )

@@ -36,7 +36,7 @@ class Output(msgspec.Struct):
     content: Any = None
 
 
-class Observation(msgspec.Struct):
+class StepObservation(msgspec.Struct):
     results: list[Output] | None = None
 
 
@@ -44,7 +44,7 @@ class AtifStep(msgspec.Struct):
     source: str | None = None
     message: Any = None
     tool_calls: list[Any] | None = None
-    observation: Observation | None = None
+    observation: StepObservation | None = None
     metrics: Metrics | None = None
     is_copied_context: bool | None = None
     llm_call_count: Int | None = None

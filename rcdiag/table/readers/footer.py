@@ -176,7 +176,10 @@ class _Compact:
         if kind in (I16, I32, I64):
             return self._signed()
         # Bytes, floats and UUIDs are not needed, and only skipped.
-        return self._take(self._varint() if kind == BINARY else SIZES[kind])
+        count = self._varint() if kind == BINARY else SIZES[kind]
+        self._check(count)
+        self.at += count
+        return self.data[self.at - count : self.at]
 
     def _list(self, depth: int) -> list[Any]:
         head = self._byte()
@@ -214,11 +217,6 @@ class _Compact:
     def _byte(self) -> int:
         self.at += 1
         return self.data[self.at - 1]
-
-    def _take(self, count: int) -> bytes:
-        self._check(count)
-        self.at += count
-        return self.data[self.at - count : self.at]
 
     def _check(self, count: int) -> None:
         """Raise an error if fewer than `count` bytes are left."""

@@ -142,18 +142,12 @@ class Parser(Generic[V]):
                 loose = json.loads(text)
             except ValueError as error:
                 raise NotJson(str(error)) from error
-            record: V = msgspec.convert(_without_surrogates(loose, text), self.kind)
+            # Lone surrogates, as escapes or as bytes, are not characters: they become "?".
+            if any(sign in text for sign in (b"\\ud", b"\\uD", b"\xed")):
+                clean = json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace")
+                loose = json.loads(clean)
+            record: V = msgspec.convert(loose, self.kind)
             return record
-
-
-def _without_surrogates(value: Any, text: bytes) -> Any:
-    """Replace lone surrogates, which are not characters, by "?" in the value of a text.
-
-    They occur in the text as escapes or as bytes; Python's own parser accepts both.
-    """
-    if not any(sign in text for sign in (b"\\ud", b"\\uD", b"\xed")):
-        return value
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def open_file(file: Path) -> BinaryIO:

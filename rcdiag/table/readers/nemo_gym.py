@@ -67,7 +67,7 @@ class Sampled(msgspec.Struct):
     top_p: float | None = None
 
 
-class Request(Sampled):
+class CreateParams(Sampled):
     input: Any = None  # text, or a list of items
 
 
@@ -77,19 +77,19 @@ class GymResponse(Sampled):
     model: str | None = None
 
 
-class Agent(msgspec.Struct):
+class AgentRef(msgspec.Struct):
     name: str | None = None
 
 
-class Rollout(GymResponse):
+class GymRollout(GymResponse):
     """A rollout that holds the request and the response, or a response alone."""
 
     response: GymResponse | None = None
     # The round-trip data of Gym's own tests keep a response here; a request has a text or a list.
     input: Any = None
-    responses_create_params: Request | None = None
+    responses_create_params: CreateParams | None = None
     reward: float | None = None
-    agent_ref: Agent | None = None
+    agent_ref: AgentRef | None = None
     mask_sample: bool | None = None
     task_index: Int | None = field(default=None, name="_ng_task_index")
     rollout_index: Int | None = field(default=None, name="_ng_rollout_index")
@@ -97,7 +97,7 @@ class Rollout(GymResponse):
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    for where, number, rollout in records(file, Rollout):
+    for where, number, rollout in records(file, GymRollout):
         if rollout.failure is not None:
             dump.notes.change(FAILED, 1)
             continue
@@ -119,7 +119,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _response(rollout: Rollout, where: str) -> GymResponse:
+def _response(rollout: GymRollout, where: str) -> GymResponse:
     if rollout.response is not None:
         return rollout.response
     if rollout.output is not None:
@@ -132,7 +132,7 @@ def _response(rollout: Rollout, where: str) -> GymResponse:
     return GymResponse()
 
 
-def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[Turn]:
+def _turns(rollout: GymRollout, number: int, where: str, notes: Notes) -> Iterator[Turn]:
     """Yield the turns of a rollout that carry tokens."""
     response = _response(rollout, where)
     if response.output is None:
@@ -140,7 +140,7 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             f"{where}: no `output`, so this is not a response of NeMo-Gym",
             hint="give the rollouts, not the inputs that they were made from",
         )
-    asked = rollout.responses_create_params or Request()
+    asked = rollout.responses_create_params or CreateParams()
     question: list[dict[str, Any]] = []
     if isinstance(asked.input, str):
         question = [{"role": "user", "content": asked.input}]

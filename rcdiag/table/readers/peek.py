@@ -114,17 +114,17 @@ class Peek(Struct, frozen=True, dict=True):
 
         A global is written as `module.name`. The pickle is scanned, not loaded.
         """
-        return frozenset(self._held("name"))
+        return frozenset(text for kind, text in self._scanned if kind == "name")
 
     @cached_property
     def pickle_words(self) -> frozenset[str]:
         """Return the short texts, such as keys, of a pickle or of a torch file's pickle."""
-        return frozenset(self._held("text"))
+        return frozenset(self.pickle_texts)
 
     @cached_property
     def pickle_texts(self) -> tuple[str, ...]:
         """Return the texts of `pickle_words` in their order in the pickle."""
-        return self._held("text")
+        return tuple(text for kind, text in self._scanned if kind == "text")
 
     def pickle_number(self, key: str) -> int | None:
         """Return the integer that follows a key near the start of a pickle."""
@@ -162,9 +162,6 @@ class Peek(Struct, frozen=True, dict=True):
         from rcdiag.table.readers.safe.instructions import scanned
 
         return tuple(scanned(self._pickle))
-
-    def _held(self, kind: str) -> tuple[str, ...]:
-        return tuple(text for each, text in self._scanned if each == kind)
 
 
 def beyond_record(line: bytes) -> bool:

@@ -48,7 +48,7 @@ class Trajectory(msgspec.Struct):
     steps: list[Step] = []
 
 
-class Episode(msgspec.Struct):
+class RllmEpisode(msgspec.Struct):
     trajectories: list[Trajectory]
     id: str | None = None
     episode_id: str | None = None
@@ -57,7 +57,7 @@ class Episode(msgspec.Struct):
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    for where, number, episode in records(file, Episode):
+    for where, number, episode in records(file, RllmEpisode):
         task, colon, _ = (episode.id or episode.episode_id or "").partition(":")
         step = episode.step if episode.training_step is None else episode.training_step
         for place, trajectory in enumerate(episode.trajectories):

@@ -167,6 +167,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def version_number(version: Any) -> int | None:
+    """Return a version of the weights as a number; None for a name, or beyond 64 bits."""
+    text = str(version).strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def samples_of(samples: Sequence[Any], path: Path, option: str) -> Iterator[Fields]:
     """Yield the samples (dictionaries) of a file that slime writes with `option`."""
     for position, values in enumerate(samples):
@@ -179,14 +185,12 @@ def samples_of(samples: Sequence[Any], path: Path, option: str) -> Iterator[Fiel
         yield Fields(values, where)
 
 
-def prompt_and_response(
-    fields: Fields, tokens: str, length: str
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Split a sample's tokens into prompt and response, which is the last `length` tokens."""
-    ids = fields.ids(tokens)
+def prompt_and_response(fields: Fields, length: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Split a sample's `tokens` into prompt and response, whose length the field `length` has."""
+    ids = fields.ids("tokens")
     size = fields.count(length)
     if ids is None:
-        raise fields.wrong(tokens, "is missing")
+        raise fields.wrong("tokens", "is missing")
     if not 0 <= size <= len(ids):
         raise fields.wrong(length, f"is {size}, but the sample has {len(ids)} tokens")
     start = len(ids) - size

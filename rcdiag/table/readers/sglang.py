@@ -18,7 +18,7 @@ from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, recor
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
-from rcdiag.table.readers.samples import Fields
+from rcdiag.table.readers.samples import Fields, version_number
 from rcdiag.table.trajectories import Ragged
 
 EMPTY = "a response without any token is left out"
@@ -112,16 +112,14 @@ def _row(
         raise RcdiagError(
             f"{where}: `output_token_logprobs[{log_probs.index(None)}]` has no log-prob", hint=ASK
         )
-    finish, version = meta.finish_reason, str(meta.weight_version).strip()
-    # "default" means that no version was set.
-    is_number = version.isascii() and version.isdigit() and len(version) < 19
+    finish = meta.finish_reason
     return {
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
         "rollout_log_probs": None if log_probs is None else floats(log_probs),
         "rollout_kept_ids": kept,
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
-        "policy_version": int(version) if is_number else None,
+        "policy_version": version_number(meta.weight_version),  # "default": none was set
         "rollout_routed_experts": _experts(meta, prompt, len(tokens), where),
     }
 

@@ -21,7 +21,12 @@ from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import Content, Foreign, foreign, load_torch
-from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
+from rcdiag.table.readers.samples import (
+    Fields,
+    prompt_and_response,
+    samples_of,
+    version_number,
+)
 from rcdiag.table.trajectories import Ragged
 
 OPTION = "--save-debug-rollout-data"
@@ -95,7 +100,7 @@ def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
     if not fields.count("response_length"):
         notes.change(ABORTED, 1)
         return None
-    prompt, response = prompt_and_response(fields, "tokens", "response_length")
+    prompt, response = prompt_and_response(fields, "response_length")
     mask = fields.bits("loss_mask", len(response))
     if fields.flag("remove_sample"):
         notes.change(REMOVED, 1)
@@ -175,8 +180,7 @@ def _version(versions: Any, notes: Notes) -> int | None:
     if len(names) > 1:
         notes.change(VERSIONS, 1)
         return None
-    name = names.pop()
-    return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else None
+    return version_number(names.pop())
 
 
 def dashboard_samples(

@@ -185,7 +185,7 @@ def _row(fields: Fields, parts: Mapping[Any, Fields], size: int, notes: Notes) -
     if not fields.count("response_lengths"):
         notes.change(ABORTED, 1)
         return None
-    prompt, response = prompt_and_response(fields, "tokens", "response_lengths")
+    prompt, response = prompt_and_response(fields, "response_lengths")
     mask = fields.bits("loss_masks", len(response))
     row: Row = {"prompt_ids": prompt, "response_ids": response}
     row["rollout_kept_ids"] = kept_ids(fields, len(response))  # whole on every rank

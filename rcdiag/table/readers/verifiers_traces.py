@@ -216,7 +216,10 @@ def _branches(
         if attempt and leaf not in resumed:
             notes.change(UNTRAINED, 1)
             continue
-        path = _path(nodes, leaf)
+        path = [leaf]
+        while (parent := nodes[path[-1]].parent) is not None:
+            path.append(parent)
+        path.reverse()  # from the root to the leaf
         row = _sample(nodes, masks, path)
         if row is None:
             notes.change(UNSAMPLED, 1)
@@ -251,17 +254,6 @@ def _checked(nodes: list[Node], place: int, where: str) -> NDArray[np.uint8]:
         if values:
             check_length(values, sampled, here, field, "sampled tokens of mask")
     return mask
-
-
-def _path(nodes: list[Node], leaf: int) -> list[int]:
-    """Return the nodes on the path from the root to a leaf."""
-    path, place = [], leaf
-    while True:
-        path.append(place)
-        parent = nodes[place].parent
-        if parent is None:
-            return path[::-1]
-        place = parent
 
 
 def _sample(

@@ -320,24 +320,20 @@ def _groups(
 def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
     """Return the training step of a file, from its content or its name."""
     recorded, named = recorded_step(path, batch.meta), named_step(path)
-    if _is_fed_by_prompt(batch, path, count):
-        notes.change("folders are numbered by prompt, not by training step: step is left out")
-        return None
+    if path.name == OUTPUT_BATCH and path.parent.name.isdecimal():
+        # A fully asynchronous run writes one such folder for each prompt.
+        uids, sizes = batch.values.get("uid"), named_sizes(path)
+        if uids is not None and len(uids):
+            by_prompt = ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
+        else:
+            by_prompt = sizes is not None and count == sizes[1] and sizes[0] > 1
+        if by_prompt:
+            notes.change("folders are numbered by prompt, not by training step: step is left out")
+            return None
     if recorded is None and named is not None:
         notes.change("steps are those in the names of files or folders", count)
         return named
     return recorded
-
-
-def _is_fed_by_prompt(batch: VerlBatch, path: Path, count: int) -> bool:
-    """Tell whether a fully asynchronous run wrote the file, which has one folder per prompt."""
-    if path.name != OUTPUT_BATCH or not path.parent.name.isdecimal():
-        return False
-    uids = batch.values.get("uid")
-    if uids is not None and len(uids):
-        return ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
-    sizes = named_sizes(path)
-    return sizes is not None and count == sizes[1] and sizes[0] > 1
 
 
 def _versions(batch: VerlBatch, notes: Notes) -> list[int | None] | None:
