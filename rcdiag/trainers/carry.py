@@ -114,9 +114,7 @@ CHANGES = (
     SmallChange(
         "divides weights by their mean, or does not, unlike the other", _other_normalisation
     ),
-    SmallChange(
-        "truncates at the upper bound where the other gives weight 0", _zero_truncates
-    ),
+    SmallChange("truncates at the upper bound where the other gives weight 0", _zero_truncates),
     SmallChange("works in decoupled mode, on old / rollout", _decoupled),
 )
 

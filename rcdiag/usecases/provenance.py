@@ -78,7 +78,7 @@ def _of_run(device: str | None) -> dict[str, Any]:
         "command": shlex.join([Path(sys.argv[0]).name, *map(without_own_secrets, sys.argv[1:])]),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in libraries},
+            **{name: importlib.metadata.version(name) for name in libraries},
         },
         "host": socket.gethostname(),
         "device": device or _processor(),
@@ -88,11 +88,6 @@ def _of_run(device: str | None) -> dict[str, Any]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-@cache
-def _version(library: str) -> str:
-    return importlib.metadata.version(library)
 
 
 @cache
