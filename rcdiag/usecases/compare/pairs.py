@@ -114,7 +114,7 @@ def read_comparison(
     dump: Table,
     policies: Sequence[str],
     sampler: str | None,
-    runner: Runner | None,
+    runner: Runner | None = None,
 ) -> tuple[ComparedRows, Comparison, Diagnosis]:
     """Read and diagnose the table in one pass; rows with invalid log-probs are only counted.
 
