@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -126,15 +126,12 @@ def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | Type
         show_default=default is not None and parameter.type is not bool,
         multiple=option.repeats,
         autocompletion=lambda context, words, begun: [
-            word for word in _completions(parameter, option, context) if word.startswith(begun)
+            word
+            for word in (option.complete(context) if option.complete else parameter.choices)
+            if word.startswith(begun)
         ],
         **shared,
     )
-
-
-def _completions(parameter: Parameter, option: CommandOption, context: Any) -> Sequence[str]:
-    """Return the words for shell completion of an option."""
-    return parameter.choices if option.complete is None else option.complete(context)
 
 
 class HelpAll(TyperOption):

@@ -59,32 +59,27 @@ def function_of(command: str) -> Function:
     without = len(of_place) - len(function.args.defaults)
     defaults = [*[None] * without, *function.args.defaults, *function.args.kw_defaults]
     parameters = {
-        argument.arg: Parameter(
-            name=argument.arg,
-            type=_type(argument.annotation),
-            default=REQUIRED if default is None else ast.literal_eval(default),
-            says=says.get(argument.arg, ""),
-            choices=_choices(argument.annotation),
-        )
+        argument.arg: _parameter(argument, default, says.get(argument.arg, ""))
         for argument, default in zip([*of_place, *of_keywords], defaults, strict=True)
     }
     return Function(says=doc.partition("\n")[0], parameters=parameters)
 
 
-def _type(annotation: ast.expr | None) -> type:
-    """Return the type of a value on the command line: str, if the annotation allows it."""
-    assert annotation is not None
-    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+def _parameter(argument: ast.arg, default: ast.expr | None, says: str) -> Parameter:
+    """Read a parameter; its type is that on the command line, str if the annotation has it."""
+    assert argument.annotation is not None
+    nodes = list(ast.walk(argument.annotation))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
     allowed = [one for one in (str, bool, float, int) if one.__name__ in names]
-    return allowed[0] if allowed else str
-
-
-def _choices(annotation: ast.expr | None) -> tuple[str, ...]:
-    """Return the values of the `Literal` in an annotation; empty without one."""
-    assert annotation is not None
     literals = [
         ast.literal_eval(node.slice)
-        for node in ast.walk(annotation)
+        for node in nodes
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
     ]
-    return tuple(literals[0]) if literals else ()
+    return Parameter(
+        name=argument.arg,
+        type=allowed[0] if allowed else str,
+        default=REQUIRED if default is None else ast.literal_eval(default),
+        says=says,
+        choices=tuple(literals[0]) if literals else (),
+    )

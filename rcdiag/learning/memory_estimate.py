@@ -44,8 +44,15 @@ def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
         model = AutoModelForCausalLM.from_config(stored, trust_remote_code=trust)
     config = model.config.get_text_config()
     linears = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
-    if lora is not None or spec.options.get("adapter"):
-        model = add_adapter(model, lora or _adapter_settings(spec))
+    if lora is None and spec.options.get("adapter"):
+        from peft import PeftConfig
+
+        adapter: Any = PeftConfig.from_pretrained(spec.options["adapter"])
+        targets = adapter.target_modules
+        targets = targets if isinstance(targets, str) else tuple(targets)
+        lora = LoraSettings(rank=adapter.r, targets=targets)
+    if lora is not None:
+        model = add_adapter(model, lora)
     return ModelSize(
         parameters=sum(p.numel() for p in model.parameters()),
         trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -55,17 +62,6 @@ def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
         products=sum(m.in_features + m.out_features for m in linears) // config.num_hidden_layers,
         # For the norms before attention and MLP: the float32 copy, its scaled form, the result.
         norms=2 * 3 * config.hidden_size,
-    )
-
-
-def _adapter_settings(spec: PolicySpec) -> LoraSettings:
-    """Read the settings of the policy's adapter."""
-    from peft import PeftConfig
-
-    config: Any = PeftConfig.from_pretrained(spec.options["adapter"])
-    targets = config.target_modules
-    return LoraSettings(
-        rank=config.r, targets=targets if isinstance(targets, str) else tuple(targets)
     )
 
 
@@ -114,7 +110,10 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
     Activations are right within a factor of two (tested on the sample policy).
     """
     size = model_size(plan.spec, plan.lora)
-    longest = max(_longest(part) for part in parts)
+    longest = 0
+    for part in parts:
+        prompts = 0 if part.prompt_ids is None else part.prompt_ids.lengths
+        longest = max(longest, int((prompts + part.response_ids.lengths).max(initial=0)))
     tokens = max(plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type], longest)
     width = 4 if plan.spec.dtype == "float32" else 2
     masters = 0 if width == 4 or plan.lora else 4
@@ -146,11 +145,6 @@ def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int)
     inputs = tokens * size.hidden * width * size.layers
     body = inputs + layer if plan.checkpointing else layer * size.layers
     return body + 5 * 4 * scoring_head.LOGITS_AT_ONCE[plan.device.type]
-
-
-def _longest(part: Trajectories) -> int:
-    prompts = 0 if part.prompt_ids is None else part.prompt_ids.lengths
-    return int((prompts + part.response_ids.lengths).max(initial=0))
 
 
 def free_memory(device: torch.device) -> int:

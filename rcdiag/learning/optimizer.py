@@ -69,17 +69,14 @@ class Stepper:
         if not torch.isfinite(torch.tensor(norm)):
             self._drop_gradients()
             return StepReport(norm, clipped, True, 0.0, 0.0)
-        moved, stored = self._step(self.optimizer)
-        return StepReport(norm, clipped, False, moved, stored)
-
-    @torch.no_grad()
-    def _step(self, optimizer: torch.optim.Optimizer) -> tuple[float, float]:
         before = {name: master.detach().clone() for name, master in self.masters.items()}
         stored = {name: p.detach().clone() for name, p in self.parameters.items()}
-        optimizer.step()
-        self._drop_gradients()
-        self._store()
-        return _distance(before, self.masters), _distance(stored, self.parameters)
+        with torch.no_grad():
+            self.optimizer.step()
+            self._drop_gradients()
+            self._store()
+            moved = _distance(before, self.masters)
+            return StepReport(norm, clipped, False, moved, _distance(stored, self.parameters))
 
     def _drop_gradients(self) -> None:
         for master in self.masters.values():

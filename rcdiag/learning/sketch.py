@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -213,15 +214,16 @@ class Taps:
 
     def _vectors(self, layer: nn.Module, inputs: Tensor, gradient: Tensor) -> None:
         """Sketch each row's exact gradient, which is cheap for the few parameters of a norm."""
-        own = {name: p.detach() for name, p in layer.named_parameters(recurse=False)}
+        bare = _Bare(layer)
+        own = {f"layer.{k}": p.detach() for k, p in layer.named_parameters(recurse=False)}
 
         def of_row(x: Tensor, d: Tensor) -> dict[str, Tensor]:
-            pull = torch.func.vjp(lambda values: _forward(layer, values, x), own)[1]
-            gradient: dict[str, Tensor] = pull(d)[0]
+            run = partial(torch.func.functional_call, bare, args=(x,))
+            gradient: dict[str, Tensor] = torch.func.vjp(run, own)[1](d)[0]
             return gradient
 
         for name, values in torch.func.vmap(of_row)(inputs, gradient).items():
-            parameter = getattr(layer, name)
+            parameter = bare.get_parameter(name)
             if parameter.requires_grad:
                 signs = self.probes.signs(parameter)[0]
                 self._add(parameter, (values.float() @ signs)[:, None])
@@ -235,15 +237,9 @@ class Taps:
             yield member, values * factors.to(values.dtype)
 
 
-def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    """Run a layer's own forward pass with other parameters, without its hooks."""
-    output: Tensor = torch.func.functional_call(
-        _Bare(layer), {f"layer.{k}": v for k, v in values.items()}, inputs
-    )
-    return output
-
-
 class _Bare(nn.Module):
+    """A layer's own forward pass, without its hooks."""
+
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer

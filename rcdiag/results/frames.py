@@ -220,11 +220,6 @@ def _pairs(result: CompareResult) -> tuple[Columns, Iterable[Row]]:
     )
 
 
-def _policies(result: CompareResult) -> tuple[Columns, Iterable[Row]]:
-    rows = ({"policy": name, **row_of(policy)} for name, policy in result.policies.items())
-    return {"policy": str, **columns_of(PolicySummary)}, rows
-
-
 def _settings(result: SweepResult) -> tuple[Columns, Iterable[Row]]:
     """Return a row for each setting, with a column for every bound of any family."""
     settings = [(name, row) for name, family in result.families.items() for row in family.rows]
@@ -242,20 +237,20 @@ def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetRepl
         yield from ((part.step, *named) for named in part.presets.items())
 
 
-def _replays(result: ReplayResult) -> tuple[Columns, Iterable[Row]]:
-    return {"step": int, "preset": str, **columns_of(PresetReplay)}, (
-        {"step": step, "preset": name, **row_of(replay)} for step, name, replay in _presets(result)
-    )
+def _parts(kind: type, parts: Callable[[Any], Iterable[Any]], **labels: type) -> Frame:
+    """Return the function that makes a frame with a row for each part of one kind.
 
+    With `labels`, `parts` returns tuples: the values of these columns, then the part.
+    """
 
-def _changes(result: ConvertResult) -> tuple[Columns, Iterable[Row]]:
-    rows = ({"change": text, "rows": rows} for text, rows in result.changes.items())
-    return {"change": str, "rows": int}, rows
+    def frame_of(result: Any) -> tuple[Columns, Iterable[Row]]:
+        rows: list[Row] = []
+        for held in parts(result):
+            *values, part = held if labels else (held,)
+            rows.append({**dict(zip(labels, values, strict=True)), **row_of(part)})
+        return {**labels, **columns_of(kind)}, rows
 
-
-def _parts(kind: type, parts: Callable[[Any], Iterable[Any]]) -> Frame:
-    """Return the function that makes a frame with a row for each part of one kind."""
-    return lambda result: (columns_of(kind), map(row_of, parts(result)))
+    return frame_of
 
 
 FINDINGS = _parts(Finding, lambda result: result.findings)
@@ -271,7 +266,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
     "compare": {
         "tidy": _tidy(_tidy_compare),
         "pairs": _pairs,
-        "policies": _policies,
+        "policies": _parts(PolicySummary, lambda result: result.policies.items(), policy=str),
         "ladder": _parts(Rung, lambda result: result.ladder.rungs),
         "findings": FINDINGS,
     },
@@ -291,11 +286,17 @@ FRAMES: dict[str, dict[str, Frame]] = {
     },
     "replay": {
         "tidy": _tidy(_tidy_replay),
-        "presets": _replays,
+        "presets": _parts(PresetReplay, _presets, step=int, preset=str),
         "logged": lambda result: _logged(_presets(result)),
         "findings": FINDINGS,
     },
-    "convert": {"tidy": _tidy(_tidy_convert), "changes": _changes},
+    "convert": {
+        "tidy": _tidy(_tidy_convert),
+        "changes": lambda result: (
+            {"change": str, "rows": int},
+            ({"change": text, "rows": rows} for text, rows in result.changes.items()),
+        ),
+    },
 }
 
 

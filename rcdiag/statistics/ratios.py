@@ -21,7 +21,7 @@ from rcdiag.registry import Registry
 Array = NDArray[np.float64]
 
 # exp of anything below is 0 in float64; with a finite floor, 0 * log_ratio is 0 and not NaN.
-_FLOOR = -800.0
+FLOOR = -800.0
 
 
 class Ratios(Struct, frozen=True, dict=True):
@@ -33,7 +33,7 @@ class Ratios(Struct, frozen=True, dict=True):
     @cached_property
     def floored(self) -> Array:
         """log_ratio with a finite floor where the ratio is 0, nats."""
-        return np.maximum(self.log_ratio, _FLOOR)
+        return np.maximum(self.log_ratio, FLOOR)
 
     @cached_property
     def weighted(self) -> Array:

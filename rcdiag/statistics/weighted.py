@@ -16,13 +16,10 @@ from msgspec import Struct
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.ratios import TOKEN_SUMS, Array
+from rcdiag.statistics.ratios import FLOOR, TOKEN_SUMS, Array
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import SEQUENCE_SUMS, Addends, SequenceTable
 from rcdiag.table.trajectories import segment_sum
-
-# Floor for the log-ratio of a ratio of 0, so that 0 * log_ratio is 0 and not NaN.
-_FLOOR = -800.0
 
 
 class WeightedState(Struct, frozen=True):
@@ -88,5 +85,5 @@ def _ratio_columns(name: str, log_weight: Array, log_ratio: Array) -> dict[str, 
     return {
         name: weighted,
         f"{name}_squared": np.exp(log_weight + 2.0 * log_ratio),
-        f"{name}_log": weighted * np.maximum(log_ratio, _FLOOR),
+        f"{name}_log": weighted * np.maximum(log_ratio, FLOOR),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -123,22 +123,26 @@ class CaseSample:
     def add(self, rows: Trajectories) -> None:
         """Add the next rows of the table, which have log-probs of `policies` and their origin."""
         part = _case(rows, self.policies, self.sampler, self.trainer)
-        self._add_not_numbers({policy: part.not_numbers_of(policy) for policy in part.log_probs})
+        not_numbers = {policy: part.not_numbers_of(policy) for policy in part.log_probs}
         part = part.take(_in_sample(part.row, self.share)).heads(self.most)
         if part.prompt_ids is not None:
             facts = structs.replace(part.facts, prompt=hashed_lists(part.prompt_ids))
             kept = part.prompt_ids if self.prompts else None
             part = structs.replace(part, facts=facts, prompt_ids=kept)
-        self.parts.append(part)
-        self._bound()
+        self.merge(replace(self, parts=[part], not_numbers=not_numbers))
 
     def merge(self, following: CaseSample) -> None:
         """Merge with the sample of the rows that follow."""
-        self._add_not_numbers(following.not_numbers)
+        for policy, by_kind in following.not_numbers.items():
+            for kind, tokens in by_kind.items():
+                known = self.not_numbers.setdefault(policy, {})
+                known[kind] = known[kind].and_later(tokens) if kind in known else tokens
         share = min(self.share, following.share)
+        following._draw(share)
         self._draw(share)
-        self.parts += [one.take(_in_sample(one.row, share)) for one in following.parts]
-        self._bound()
+        self.parts += following.parts
+        while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
+            self._draw(self.share / 2)
 
     def case(self, table: Table) -> Case:
         """Return the case of all rows so far."""
@@ -157,23 +161,11 @@ class CaseSample:
             source=table.as_given.on_command_line,
         )
 
-    def _add_not_numbers(self, later: Mapping[str, Mapping[str, FlawedTokens]]) -> None:
-        """Add the tokens of later rows that are no number."""
-        for policy, by_kind in later.items():
-            for kind, tokens in by_kind.items():
-                known = self.not_numbers.setdefault(policy, {})
-                known[kind] = known[kind].and_later(tokens) if kind in known else tokens
-
     def _draw(self, share: float) -> None:
         """Reduce the sample to a smaller share of the blocks."""
         if share < self.share:
             self.share = share
             self.parts = [one.take(_in_sample(one.row, share)) for one in self.parts]
-
-    def _bound(self) -> None:
-        """Halve the share until the sample has at most `most` tokens."""
-        while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
-            self._draw(self.share / 2)
 
 
 def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

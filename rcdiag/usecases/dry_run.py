@@ -131,7 +131,12 @@ def _disk(plan: ScoringPlan, output: Destination | None) -> str:
     """Say what would be written, how large it may be, and what room there is."""
     if output is None:
         return "would keep no scores (no -o FILE)"
-    scored = int(plan.survey.response_lengths.sum()) * sum(map(_bytes_of_token, plan.specs))
+    of_token = 0  # bytes before compression
+    for spec in plan.specs:
+        top = spec.options.get("top_k", 0)
+        of_token += BYTES["log-probs"] + BYTES["top_k"] * (top if isinstance(top, int) else 0)
+        of_token += BYTES["entropy"] if spec.options.get("entropy") else 0
+    scored = int(plan.survey.response_lengths.sum()) * of_token
     table = sum(path.stat().st_size for path in plan.dump.parquets)
     folder = next(one for one in output.path.absolute().parents if one.exists())
     free = shutil.disk_usage(folder).free if os.access(folder, os.R_OK) else None
@@ -141,13 +146,6 @@ def _disk(plan: ScoringPlan, output: Destination | None) -> str:
         f"would write {place}: up to {_size(table + scored)}, and beside it up to "
         f"{_size(scored)} of finished parts until it is complete{room}"
     )
-
-
-def _bytes_of_token(spec: PolicySpec) -> int:
-    """Return the bytes, before compression, that the scores of a response token take."""
-    top = spec.options.get("top_k", 0)
-    entropy = BYTES["entropy"] if spec.options.get("entropy") else 0
-    return BYTES["log-probs"] + entropy + BYTES["top_k"] * (top if isinstance(top, int) else 0)
 
 
 def _duration(seconds: float) -> str:

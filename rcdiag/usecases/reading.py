@@ -66,20 +66,16 @@ class SequenceReader(Struct, frozen=True, kw_only=True):
         Of a longer sequence the first tokens are shown, and those around the largest |log-ratio|.
         A row without sampled tokens, or without log-probs, is left out.
         """
-        found: dict[int, SequenceTokens] = {}
-        for batch in self._from_files(np.array(sorted(most), dtype=np.int64)):
-            found |= _read(batch, self.behavior, self.target, self.plan, most)
-        return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
-
-    def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
-        """Yield rows, with all columns that are shown, from the row groups that hold them."""
         table, policies = self.table, (self.behavior, self.target)
         tops = [name for policy in policies for name in score_columns(policy)[2:4]]
         texts = text_columns(table) if self.text and self.decode_ids is None else []
         needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
         names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
-        for batch in table.batches(names, rows=rows):
-            yield with_log_probs(batch, policies)
+        found: dict[int, SequenceTokens] = {}
+        for batch in table.batches(names, rows=np.array(sorted(most), dtype=np.int64)):
+            batch = with_log_probs(batch, policies)
+            found |= _read(batch, self.behavior, self.target, self.plan, most)
+        return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
 
 
 def text_columns(table: Table) -> list[str]:

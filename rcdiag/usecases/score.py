@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -39,6 +38,7 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.compare.pairs import read_comparison
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
@@ -46,14 +46,12 @@ from rcdiag.usecases.corrected import (
     correction_results,
 )
 from rcdiag.usecases.diagnosed import (
-    diagnosis_of_table,
     read_and_diagnose,
     recorded_constants,
-    sample_in_pass,
     sampler_of,
     with_findings,
 )
-from rcdiag.usecases.passes import Walk, no_tokens, read_table, token_batches
+from rcdiag.usecases.passes import Walk, read_table
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, SequenceReader, decoded_examples
 from rcdiag.usecases.routing import routing_of
@@ -94,9 +92,9 @@ def score(
     plan = None if plan is None else answerable(plan, dump)
     walk = PairWalk.of(dump, behavior, target, plan)
     reading, diagnosis = _read(dump, walk, runner)
-    about = provenance(dump, seed)
+    lacking = unobserved(dump, walk.policies)
     result = replace(
-        _result(dump, walk, reading, diagnosis, about),
+        _result(dump, walk, reading, diagnosis, lacking.rows, seed),
         pair_reason=pair_reason,
         routing=routing_of(dump, behavior, target),
     )
@@ -122,7 +120,7 @@ def score(
         result,
         dump,
         non_finite=reading.non_finite,
-        unobserved=unobserved(dump, walk.policies),
+        unobserved=lacking,
         values=result.mismatch,
         plan=plan,
     )
@@ -132,15 +130,7 @@ def score_of_one(
     dump: Table, policy: str, *, seed: int = 0, log: Log | None = None, plan: Plan | None = None
 ) -> ScoreResult:
     """Score a table that has only one policy: count its tokens, diagnose it and the run's `log`."""
-    sample = sample_in_pass(dump, (policy,))
-    parts: list[tuple[NonFinite, RowCount]] = []
-    clusters = np.empty(0, np.uint64)
-    for batch in token_batches(dump, Walk(policies=(policy,)), sample):
-        parts.append((NonFinite.of(batch), RowCount.of(batch)))
-        clusters = np.union1d(clusters, batch.cluster)
-    non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())
-    if not count.sequences:
-        raise no_tokens(dump, (policy,))
+    rows, comparison, diagnosis = read_comparison(dump, (policy,), sampler=None)
     about = dump.metadata.get("policies", {})
     lacking = unobserved(dump, (policy,))
     values = without_numbers()
@@ -148,20 +138,22 @@ def score_of_one(
         provenance=provenance(dump, seed),
         behavior=policy,
         target="",
-        num_sequences=count.sequences,
-        num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
-        num_clusters=len(clusters),
+        num_sequences=rows.count.sequences,
+        num_tokens=rows.count.tokens,
+        empty_sequences=dump.num_rows - lacking.rows - rows.count.sequences,
+        num_clusters=len(comparison.moments.tokens),
         scoring={policy: about[policy]} if policy in about else {},
         mismatch=values,
-        rows_left_out=count.left_out,
-        diagnosis=diagnosis_of_table(dump, sample),
+        rows_left_out=rows.count.left_out,
+        diagnosis=diagnosis,
     )
     if log is not None and plan is not None:
         from rcdiag.usecases.logged.run import not_compared  # loads what logs are compared with
 
         result = replace(result, logged=not_compared(log, dump, plan))
-    return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=values)
+    return with_findings(
+        result, dump, non_finite=rows.non_finite, unobserved=lacking, values=values
+    )
 
 
 def _result(
@@ -169,9 +161,10 @@ def _result(
     walk: PairWalk,
     reading: RowsState,
     diagnosis: Diagnosis,
-    about: dict[str, Any],
+    without_log_probs: int,
+    seed: int,
 ) -> ScoreResult:
-    """Return the numbers of one pass; `about` is their provenance."""
+    """Return the numbers of one pass; `without_log_probs` rows lack those of a policy."""
     state, plan, (behavior, target) = reading.state, walk.plan, walk.policies[:2]
     assert state is not None
     recorded = dump.metadata.get("policies", {})
@@ -190,9 +183,9 @@ def _result(
     values = under_diagnosis(numbers, diagnosis, (behavior, target))
     whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
-    without_log_probs = unobserved(dump, walk.policies).rows
+
     return ScoreResult(
-        provenance=about,
+        provenance=provenance(dump, seed),
         behavior=behavior,
         target=target,
         num_sequences=count.sequences,

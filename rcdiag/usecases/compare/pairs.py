@@ -81,7 +81,7 @@ class Comparison(Struct, frozen=True):
         return cls(suites, weighted, figures, moments_of(compared))
 
 
-class RowsState(Struct, frozen=True):
+class ComparedRows(Struct, frozen=True):
     """Counts, invalid log-probs and the comparison of some rows, which the pass merges."""
 
     non_finite: NonFinite
@@ -93,29 +93,29 @@ class RowsState(Struct, frozen=True):
         return not self.count.sequences
 
 
-class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
+class ComparingWalk(Walk[ComparedRows], frozen=True, kw_only=True):
     """The pass that compares policies; rows with invalid log-probs are only counted."""
 
     compared: Sequence[str]  # of the policies read, which are those and the sampler
     sampler: str | None
     every_row: bool = False  # compare rows whose log-probs are no numbers as well
 
-    def of_batch(self, batch: TokenBatch) -> RowsState:
+    def of_batch(self, batch: TokenBatch) -> ComparedRows:
         """Return the counts of one batch, and the comparison of its rows."""
         keep = rows_of_numbers(batch)
         clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
         comparison = None
         if len(clean.lengths):
             comparison = Comparison.of(clean, self.compared, self.sampler)
-        return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
+        return ComparedRows(NonFinite.of(batch), RowCount.of(batch), comparison)
 
 
 def read_comparison(
     dump: Table,
     policies: Sequence[str],
     sampler: str | None,
-    runner: Runner | None,
-) -> tuple[RowsState, Comparison, Diagnosis]:
+    runner: Runner | None = None,
+) -> tuple[ComparedRows, Comparison, Diagnosis]:
     """Read and diagnose the table in one pass; rows with invalid log-probs are only counted.
 
     The comparison is over the other rows. If these are fewer than half, it is over all rows, so

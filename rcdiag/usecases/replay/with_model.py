@@ -40,7 +40,9 @@ def replay_with_model(
     """Replay like `replay`, but with log-probs, gradients and steps of a real model."""
     dump.require("prompt_ids")
     first = _first_step(dump, step, training.steps)
-    batch = _read(dump, roles, first, update)
+    # The model computes old and current log-probs itself.
+    recorded = Roles(rollout=roles.rollout, old=roles.rollout)
+    batch = read_batch(dump, recorded, first, update.advantage, prompts=True)
     prompts = _checked(dump, batch, update, training)
     decode = None if prompts is None else decoder(training.spec.model)
     say(f"loading {training.model}")
@@ -73,17 +75,11 @@ def replay_with_model(
         current="computed",
         model=training.to_dict() | counts,
         paired=paired,
-        steps=_over_steps(replay, dump, roles, say),
+        steps=_over_steps(replay, dump, recorded, say),
     )
     if training.save is not None:
         _save(replay, trainee)
     return result
-
-
-def _read(dump: Table, roles: Roles, step: int | None, update: TrainerUpdate) -> ReplayBatch:
-    """Read a training step for a model, which computes old and current log-probs itself."""
-    rollout = Roles(rollout=roles.rollout, old=roles.rollout)
-    return read_batch(dump, rollout, step, update.advantage, prompts=True)
 
 
 def _first_step(dump: Table, step: int | None, count: int) -> int | None:
@@ -106,7 +102,14 @@ def _checked(
     limit = limits(training.spec.model, check_checkpoint(training.spec.model))
     for part in batch.parts:
         check_limits(part, limit, partial(_where, dump, part.row.tolist()))
-    prompts = _prompts(dump, batch, training)
+    prompts = None  # needed for fresh samples alone
+    if training.reference == "fresh" or training.evaluate:
+        if training.reward is None:
+            raise RcdiagError(
+                "fresh samples need a reward function",
+                hint=f"{setting('reward', 'FILE.py:FUNCTION')}, taking (prompt, response, row)",
+            )
+        prompts = prompts_of(batch.parts, partial(read_rows, dump))
     if training.save is not None:
         check_free(training.save)
     updates = len(update.names)
@@ -129,18 +132,6 @@ def _where(dump: Table, numbers: Sequence[int], row: int) -> str:
     return dump.where(numbers[row])
 
 
-def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | None:
-    """Return the prompts of fresh samples; None if no fresh samples are needed."""
-    if training.reference != "fresh" and not training.evaluate:
-        return None
-    if training.reward is None:
-        raise RcdiagError(
-            "fresh samples need a reward function",
-            hint=f"{setting('reward', 'FILE.py:FUNCTION')}, taking (prompt, response, row)",
-        )
-    return prompts_of(batch.parts, partial(read_rows, dump))
-
-
 def _save(replay: ModelReplay, trainee: Trainee) -> None:
     """Save the model after the update of its only preset; several steps have left it there."""
     assert replay.training.save is not None
@@ -159,6 +150,6 @@ def _over_steps(replay: ModelReplay, dump: Table, roles: Roles, say: Progress) -
 
     def batches() -> Iterator[ReplayBatch]:
         for number in [number for number in known_steps(dump) if number >= first][:count]:
-            yield _read(dump, roles, number, replay.update)
+            yield read_batch(dump, roles, number, replay.update.advantage, prompts=True)
 
     return over_steps(replay, batches(), say)

@@ -152,10 +152,6 @@ def _rejected(statistic: str, bounds: Bounds) -> Correction:
     return Correction(rejections=(Rejection(statistic, bounds["upper"], bounds.get("lower")),))
 
 
-def _vetoed(bounds: Bounds) -> Correction:
-    return Correction(veto=bounds["lower"])
-
-
 def _pair(statistic: str, level: Level, bounds: Bounds) -> Correction:
     rejection = Rejection(statistic, bounds["rs_upper"], bounds.get("rs_lower"))
     return Correction(Weighting(level, bounds["is_upper"]), (rejection,))
@@ -266,7 +262,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
         "sequence",
         "lower",
         lambda count: [{"lower": value} for value in spread(1e-8, 0.9, count, (1e-4, 0.5))],
-        _vetoed,
+        lambda bounds: Correction(veto=bounds["lower"]),
     ),
     "geo_rs_token_tis": EstimatorFamily(
         "geometric rejection and token TIS",

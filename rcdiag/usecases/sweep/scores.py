@@ -21,7 +21,7 @@ from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, Array, centred
 from rcdiag.usecases.sweep.sums import SweepState
 
 
-class Sizes(Struct, frozen=True):
+class SampleSizes(Struct, frozen=True):
     """The number of sequences in each cluster, and of batches in the table."""
 
     of_clusters: Array  # [clusters] sequences with a known reward or advantage
@@ -40,13 +40,13 @@ class Sizes(Struct, frozen=True):
 class GradientError(Struct, frozen=True):
     """The squared error of one candidate's batch gradient, estimated from clusters."""
 
-    sizes: Sizes
+    sizes: SampleSizes
     distances: Array  # [clusters, clusters] products of (gradient - reference), diagonal 0
     own: Array  # [clusters] squared gradients of the clusters
     mean_square: float  # |m|^2, by pairs of different clusters
 
     @classmethod
-    def of(cls, sizes: Sizes, gradient: Array, reference: Array | None) -> GradientError:
+    def of(cls, sizes: SampleSizes, gradient: Array, reference: Array | None) -> GradientError:
         """Measure gradients [clusters, dimensions], whose weights are scaled to a mean of 1."""
         away = np.zeros_like(gradient) if reference is None else gradient - reference
         own = np.square(gradient).sum(axis=1)
@@ -193,7 +193,7 @@ def gradient_scores(state: SweepState, referred: bool) -> GradientScores | None:
     The reference is weighted by untruncated ratios of whole sequences; if `referred` is false there
     is no reference, and no bias is measured.
     """
-    sizes = Sizes(state.base("signals"), len(state.steps))
+    sizes = SampleSizes(state.base("signals"), len(state.steps))
     if not sizes.pairs > 0.0:
         return None
     tokens = state.base("tokens").sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.sweep.scores import GradientError, GradientScores, Sizes
+from rcdiag.usecases.sweep.scores import GradientError, GradientScores, SampleSizes
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS, OWN, Buckets, centred
 
 NOTHING = np.zeros((7, 3))
@@ -15,8 +15,8 @@ def sums(seed: int, clusters: int = 7, dimensions: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).normal(1.0, 1.0, (clusters, dimensions))
 
 
-def equal_sizes(clusters: int, batches: int = 1) -> Sizes:
-    return Sizes(np.ones(clusters), batches)
+def equal_sizes(clusters: int, batches: int = 1) -> SampleSizes:
+    return SampleSizes(np.ones(clusters), batches)
 
 
 def test_the_bias_is_over_pairs_of_different_clusters():
@@ -24,7 +24,7 @@ def test_the_bias_is_over_pairs_of_different_clusters():
     away = gradient - reference
     pairs = [(a, b) for a in range(7) for b in range(7) if a != b]
     expected = sum(away[a] @ away[b] for a, b in pairs) / sum(sizes[a] * sizes[b] for a, b in pairs)
-    error = GradientError.of(Sizes(sizes, 1), gradient, reference)
+    error = GradientError.of(SampleSizes(sizes, 1), gradient, reference)
     assert error.bias == pytest.approx(max(expected, 0.0))
 
 
