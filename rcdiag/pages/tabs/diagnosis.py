@@ -77,12 +77,16 @@ class Beyond(Struct, frozen=True, kw_only=True):
 
 
 def tab(results: DumpResults) -> Tab:
-    """Make the tab."""
+    """Make the tab; it begins with the verdict, and what the file says about both sides."""
+    line = headline_of(results)
+    lead: list[list[Block]] = [[Slot(name="verdict", data=line)]]
+    if metadata := _metadata(results):
+        lead.append(metadata)
     return tab_of(
         "diagnosis",
         "Diagnosis",
-        headline_of(results).summary,
-        _verdict(results),
+        line.summary,
+        Section(title="", blocks=[Slot(name="lead", data=lead)]),
         _gauges(results),
         _steps(results),
         training_log(results.diagnose),
@@ -120,13 +124,6 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
         pair = results.compare.pairs.get("->".join(results.pair))
         return {} if pair is None else pair.mismatch
     return {}
-
-
-def _verdict(results: DumpResults) -> Section:
-    line = headline_of(results)
-    left: list[Block] = [Slot(name="verdict", data=line)]
-    right = _metadata(results)
-    return Section(title="", blocks=[Slot(name="lead", data=[left, right] if right else [left])])
 
 
 def _gauges(results: DumpResults) -> Section | None:

@@ -52,13 +52,14 @@ def tab(results: DumpResults) -> Tab | None:
     if replay is None:
         return None
     step = "" if replay.step is None else f", step {replay.step}"
+    inside = Figures(items=figures_of(replay))
     return tab_of(
         "update",
         "Update",
         f"One update{step}",
         _presets(replay, reference(results)),
         _factors(replay),
-        _figures(replay),
+        Section(title="Inside the update", blocks=[inside]) if inside.items else None,
         _splits(replay),
         _model(replay),
     )
@@ -119,7 +120,15 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     # A preset without a gradient, a step or shares has empty cells there.
     return [
         words("Preset", _names),
-        words("Health", _health, "health"),
+        words(
+            "Health",
+            lambda one: text(
+                one.preset.health.verdict,
+                level=TAGS[one.preset.health.verdict],
+                note=decided_by(one.preset.health),
+            ),
+            "health",
+        ),
         numbers(
             "Loss",
             lambda one: amount(one.preset.loss, note=one.preset.undefined or delta(one, "loss")),
@@ -172,11 +181,6 @@ def _names(update: EqualUpdates) -> Cell:
     if mode in update.names[0]:
         return cell
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
-
-
-def _health(update: EqualUpdates) -> Cell:
-    health = update.preset.health
-    return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
 
 
 def _pull(preset: PresetReplay, held: float | None) -> Cell:
@@ -246,13 +250,6 @@ def _factors(result: ReplayResult) -> Section:
         result.factors.items(),
     )
     return Section(title="The two factors of the ratio", blocks=[factors])
-
-
-def _figures(result: ReplayResult) -> Section | None:
-    figures = figures_of(result)
-    if not figures:
-        return None
-    return Section(title="Inside the update", blocks=[Figures(items=figures)])
 
 
 def _splits(result: ReplayResult) -> Section | None:
