@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted, full_width
 from rcdiag.formats import measured, plural, share
-from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
+from rcdiag.pages.compare.words import how_rows_are_made, nearness
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.base import counted_rows
 from rcdiag.results.compare import PolicySummary, Rung
@@ -29,7 +29,8 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     if verbose:
         out.print(
             f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
-            f"{plural(result.num_tokens, 'response token')}, {counted_policies(result)}\n"
+            f"{plural(result.num_tokens, 'response token')}, "
+            f"{plural(len(result.policies), 'policy', 'policies')}\n"
         )
     out.print(_policies(out, result, verbose))
     count = len(result.policies)
@@ -39,22 +40,14 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
         out.print(f"\n[dim]{what}[/]")
         out.print(_matrix(out, result, "k3_kl"))
     if verbose:
-        for metric in _headlines(result):
-            out.print(f"\n[dim]{metric}[/]")
-            out.print(_matrix(out, result, metric))
+        stored = next(iter(result.pairs.values())).mismatch
+        for name, metric in METRICS.items():
+            if metric.headline and name in stored and name != "k3_kl":
+                out.print(f"\n[dim]{name}[/]")
+                out.print(_matrix(out, result, name))
     if verbose or count > 2:  # with two policies the ladder has only one step
         out.print("\n[dim]from sampler to trainer: E\\[log-ratio²] / 2, nats per token[/]")
         out.print(_ladder(out, result, verbose))
-
-
-def _headlines(result: CompareResult) -> list[str]:
-    """Return the headline metrics of `score` that the result has, except k3_kl."""
-    stored = next(iter(result.pairs.values())).mismatch
-    return [
-        name
-        for name, metric in METRICS.items()
-        if metric.headline and name in stored and name != "k3_kl"
-    ]
 
 
 def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
@@ -86,18 +79,14 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
 
 def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
     """Return the matrix of a metric, split into as few equal parts as fit the terminal."""
+    count = len(result.policies)
     parts: list[Table] = []
-    for size in _sizes(len(result.policies)):
-        starts = range(0, len(result.policies), size)
-        parts = [_columns(result, metric, start, start + size) for start in starts]
+    for number in range(1, count + 1):
+        size = math.ceil(count / number)
+        parts = [_columns(result, metric, start, start + size) for start in range(0, count, size)]
         if max(full_width(out, part) for part in parts) <= out.width:
             break
     return Group(*parts)
-
-
-def _sizes(count: int) -> list[int]:
-    """Return the possible part sizes, largest first: `count` columns in 1, 2, 3, ... parts."""
-    return list(dict.fromkeys(math.ceil(count / parts) for parts in range(1, count + 1)))
 
 
 def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table:

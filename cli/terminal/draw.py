@@ -145,14 +145,11 @@ def _fitted(what: str, to_do: str, room: int) -> str:
             entries.pop()
         what = what if what == ", ".join(entries) else ", ".join((*entries, "…"))
     whole = f"{what}: {to_do}"
-    return whole if len(whole) <= room else _cut(what, room)
-
-
-def _cut(text: str, width: int) -> str:
-    """Cut a text between words, or its first word if that alone is too long, such as a path."""
-    width = max(width, 12)
-    short = textwrap.shorten(text, width, placeholder=" …", break_on_hyphens=False)
-    return f"{text[: width - 2]} …" if short.strip() == "…" else short
+    if len(whole) <= room:
+        return whole
+    short = textwrap.shorten(what, room, placeholder=" …", break_on_hyphens=False)
+    # A first word that alone is too long, such as a path, is cut within.
+    return f"{what[: room - 2]} …" if short.strip() == "…" else short
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

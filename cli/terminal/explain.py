@@ -17,15 +17,22 @@ ROWS = (
     *("what", "also_called", "formula", "direction", "units", "healthy"),
     *("parts", "generations", "example", "links", "see"),
 )
+# Kind of an entry -> heading of its generations, if not "trainers".
+GENERATIONS = {"trainer": "has", "backend": "options", "cause": "fix in"}
 WIDTH = 110
 
 
 def draw_explanation(answer: Entry | dict[str, dict[str, str]]) -> None:
     """Draw an entry, or all names by kind."""
-    if isinstance(answer, Entry):
-        _draw_entry(answer)
-    else:
-        _draw_names(answer)
+    out = TerminalConsole(highlight=False)
+    if not isinstance(answer, Entry):
+        _draw_names(out, answer)
+        return
+    grid = _grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
+    for heading, value in _rows(answer):
+        grid.add_row(heading, _cell(value))
+    out.print(Text.assemble((answer.name, "bold"), (f"  {answer.kind}", "dim")))
+    out.print(grid, width=min(out.width, WIDTH))
 
 
 def _grid(*columns: dict[str, Any]) -> Table:
@@ -35,13 +42,17 @@ def _grid(*columns: dict[str, Any]) -> Table:
     return grid
 
 
-def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
+def _draw_names(out: TerminalConsole, lines_by_kind: dict[str, dict[str, str]]) -> None:
     """Draw a line for each name into a pipe; on a terminal only a line for each kind, since there
     are more than a thousand names.
     """
-    out = TerminalConsole(highlight=False)
     if out.is_terminal:
-        _draw_kinds(out, lines_by_kind)
+        for kind, lines in lines_by_kind.items():
+            text = Text.assemble(f"{len(lines):5,}  ", (headings()[kind], "bold"))
+            text.append(f"  {', '.join(lines)}", "dim")
+            out.print(text, no_wrap=True, overflow="ellipsis")
+        out.print()
+        out.print("rcdiag explain NAME explains one of them; rcdiag explain | less lists all.")
         return
     for kind, lines in lines_by_kind.items():
         out.print(Text(headings()[kind], "bold"))
@@ -50,24 +61,6 @@ def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
             out.print(Text.assemble(f"  {name:{width}}  ", (line, "dim")), soft_wrap=True)
         out.print()
     out.print("rcdiag explain NAME explains one of them.")
-
-
-def _draw_kinds(out: TerminalConsole, lines_by_kind: dict[str, dict[str, str]]) -> None:
-    """Draw the number of names of each kind, and the first ones, cut at the edge."""
-    for kind, lines in lines_by_kind.items():
-        text = Text.assemble(f"{len(lines):5,}  ", (headings()[kind], "bold"))
-        out.print(text.append(f"  {', '.join(lines)}", "dim"), no_wrap=True, overflow="ellipsis")
-    out.print()
-    out.print("rcdiag explain NAME explains one of them; rcdiag explain | less lists all.")
-
-
-def _draw_entry(entry: Entry) -> None:
-    grid = _grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
-    for heading, value in _rows(entry):
-        grid.add_row(heading, _cell(value))
-    out = TerminalConsole(highlight=False)
-    out.print(Text.assemble((entry.name, "bold"), (f"  {entry.kind}", "dim")))
-    out.print(grid, width=min(out.width, WIDTH))
 
 
 def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
@@ -80,14 +73,10 @@ def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
             yield row, "\n".join(value.values())  # a title is what stands behind its address
         elif row == "also_called" and value:
             yield "also called", "\n".join(f"{name}: {where}" for name, where in value.items())
+        elif row == "generations" and value:
+            yield GENERATIONS.get(entry.kind, "trainers"), value
         elif value:
-            yield _label(entry, row), value
-
-
-def _label(entry: Entry, row: str) -> str:
-    if row != "generations":
-        return row
-    return {"trainer": "has", "backend": "options", "cause": "fix in"}.get(entry.kind, "trainers")
+            yield row, value
 
 
 def _cell(value: Any) -> RenderableType:

@@ -75,7 +75,7 @@ def _width(
     """Return the smallest width at which no cell is cut and no word broken."""
     narrow = [
         [
-            _longest_word(out, cell) if column.words else cell
+            max(out.render_str(cell).plain.split(), key=len, default="") if column.words else cell
             for column, cell in zip(columns, row, strict=True)
         ]
         for row in cells
@@ -86,10 +86,6 @@ def _width(
 def full_width(out: Console, table: Table) -> int:
     """Return the width in columns at which no cell of a table is cut or broken."""
     return Measurement.get(out, out.options.update(max_width=WIDE), table).maximum
-
-
-def _longest_word(out: Console, cell: str) -> str:
-    return max(out.render_str(cell).plain.split(), key=len, default="")
 
 
 def _table(columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap: int) -> Table:

@@ -32,15 +32,10 @@ def draw_headline(
     parts = [part for part in DISPENSABLE if part not in keep]
     tried = (_grid(out, headline, verbose, parts[:number]) for number in range(len(parts) + 1))
     grid = next(tried)
-    while not verbose and _height(out, grid) >= most and (lower := next(tried, None)):
+    while not verbose and len(out.render_lines(grid)) >= most and (lower := next(tried, None)):
         grid = lower
     out.print(grid)
     out.print()
-
-
-def _height(out: Console, grid: Table) -> int:
-    """Return how many lines a table has."""
-    return len(out.render_lines(grid))
 
 
 def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str]) -> Table:
@@ -177,17 +172,13 @@ def draw_closing(out: Console, headline: Headline) -> None:
     grid.add_column(width=LABELS, no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(f"[bold {colour}]{headline.verdict}[/]", f"[bold]{escape(headline.cause)}[/]")
-    if (step := _next_step(headline)) is not None:
-        grid.add_row("next", f"[cyan]{escape(step)}[/]")
+    # The first command of experiments and actions, or `explain` of the cause, or a text.
+    steps = (*headline.next, *headline.actions)
+    known = [step.command for step in steps if step.command]
+    if cause := headline.cause.split(",")[0]:
+        known.append(f"rcdiag explain {cause}")
+    known += [step.text for step in steps]
+    if known:
+        grid.add_row("next", f"[cyan]{escape(known[0])}[/]")
     out.print()
     out.print(grid)
-
-
-def _next_step(headline: Headline) -> str | None:
-    """Return the first command of experiments and actions, or `explain` of the cause, or a text."""
-    steps = (*headline.next, *headline.actions)
-    command = next((step.command for step in steps if step.command), None)
-    cause = headline.cause.split(",")[0]
-    if command is None and not cause:
-        return steps[0].text if steps else None
-    return command or f"rcdiag explain {cause}"

@@ -140,6 +140,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates])
         clip = preset.metrics.get("actor/pg_clipfrac")
         verdict = preset.health.verdict
         beside = relative_norm(result, preset)
+        top = "" if preset.shares is None else f"{100 * preset.shares.top_sequences:.0f}%"
         rows.append(
             [
                 group.title,
@@ -147,7 +148,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates])
                 f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
                 "" if clip is None else f"{100 * clip:.1f}%",
                 *([] if with_model else ["" if beside is None else f"{beside:.2f}"]),
-                *(_gradient(preset) if with_model else _top(preset)),
+                *(_gradient(preset) if with_model else [top]),
                 f"[{COLOURS[TAGS[verdict]]}]{verdict}[/]",
                 decided_by(preset.health),
             ]
@@ -155,11 +156,8 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates])
     return fitted(out, columns, rows)
 
 
-def _top(preset: PresetReplay) -> list[str]:
-    return ["" if preset.shares is None else f"{100 * preset.shares.top_sequences:.0f}%"]
-
-
 def _gradient(preset: PresetReplay) -> list[str]:
+    """Return the cells of a model's step: norm and cosine of its gradient, KL after it."""
     if preset.gradient is None:
         return ["", "", ""]
     unbiased, whole = preset.gradient.cosine.value, preset.gradient.cosine_whole

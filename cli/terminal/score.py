@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from typing import Any
 
@@ -28,6 +29,9 @@ from rcdiag.results.base import counted_rows
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+# The end of the first clause of a definition.
+CLAUSE = re.compile(r"[.:] |,")
 
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
@@ -100,11 +104,6 @@ def _default_preset(result: ScoreResult) -> str | None:
         return None
 
 
-def _in_short(about: str) -> str:
-    """Return the first clause of a definition."""
-    return about.split(". ")[0].split(": ")[0].split(",")[0].rstrip(".")
-
-
 def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool) -> Table:
     """Draw the headline metrics; with `verbose` all metrics, by family, with limits and formulas.
 
@@ -128,26 +127,30 @@ def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool
     ]
     metrics = {name: one for family in FAMILIES.values() for name, one in family.metrics.items()}
     rows = [
-        [
-            *_cells(name, values[name]),
-            *([limits(name, values[name])] if verbose else []),
-            escape(_in_short(metric.says) + (f": {metric.formula}" if verbose else "")),
-        ]
+        _cells(name, values[name], verbose)
         for name, metric in metrics.items()
         if name in values and (verbose or metric.headline)
     ]
     return fitted(out, columns, rows, gap=1 if verbose else 2)
 
 
-def _cells(name: str, value: MetricValue) -> list[str]:
+def _cells(name: str, value: MetricValue, verbose: bool) -> list[str]:
+    """Return the cells of a metric; the last is the first clause of its definition."""
     metric = METRICS[name]
     unit = f" ({metric.unit})" if metric.unit else ""
     # By rounding alone on this table, or of two equal policies.
     expected = "" if metric.ideal is None else f"{metric.ideal:g}"
     if value.expected is not None:
         expected = f"≈{round(value.expected, 2) + 0.0:g}"
-    cells = [f"{name}[dim]{unit}[/]", *measured(value), expected]
-    return [*cells, level(value.level)]
+    what = CLAUSE.split(metric.says)[0].rstrip(".")
+    return [
+        f"{name}[dim]{unit}[/]",
+        *measured(value),
+        expected,
+        level(value.level),
+        *([limits(name, value)] if verbose else []),
+        escape(f"{what}: {metric.formula}" if verbose else what),
+    ]
 
 
 def _without_correction(result: ScoreResult) -> list[str]:

@@ -127,28 +127,26 @@ def _families(out: Console, result: SweepResult) -> Table:
         ScreenColumn(heading=heading_of(SweepRow, "ess_token_applied"), dispensable=3),
         ScreenColumn(heading=heading_of(SweepRow, "weight_distance"), dispensable=1),
     ]
-    rows = [
-        _family_cells(name, _best(family, result.num_sequences))
-        for name, family in result.families.items()
-    ]
+    rows = []
+    for name, family in result.families.items():
+        row = _best(family, result.num_sequences)
+        if row is None:
+            rows.append([name, "[dim]keeps nothing[/]", "", "", "", ""])
+            continue
+        bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
+        sizes = (row.ess_seq_applied.value, row.ess_token_applied, row.weight_distance)
+        numbers = [f"{size or 0.0:.3f}" for size in sizes]
+        rows.append([name, bounds, percent(row.kept_token_share), *numbers])
     return fitted(out, columns, rows, gap=2)
-
-
-def _family_cells(name: str, row: SweepRow | None) -> list[str]:
-    if row is None:
-        return [name, "[dim]keeps nothing[/]", "", "", "", ""]
-    bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
-    ess = [f"{value or 0.0:.3f}" for value in (row.ess_seq_applied.value, row.ess_token_applied)]
-    return [name, bounds, percent(row.kept_token_share), *ess, f"{row.weight_distance or 0.0:.3f}"]
 
 
 def _best(family: SweepFamily, count: int) -> SweepRow | None:
     """Return the row with the smallest squared bias plus variance of the mean (rcdiag's choice)."""
-
-    def error(row: SweepRow) -> float:
-        return (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count
-
-    return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
+    return min(
+        (row for row in family.rows if row.kept_tokens),
+        key=lambda row: (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count,
+        default=None,
+    )
 
 
 def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:

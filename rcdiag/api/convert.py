@@ -12,7 +12,6 @@ from rcdiag.files import check_outputs
 from rcdiag.formats import plural
 from rcdiag.results import ConvertResult
 from rcdiag.table.given import read_given
-from rcdiag.table.sources import SourceFiles
 from rcdiag.usecases.convert import convert as run
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.tables import located
@@ -50,12 +49,15 @@ def convert(
     check_outputs([target], force=force, into_streams=False)
     read_given(given)
     parts = located(source, format)
-    _check_target(target, parts)
+    paths = [file.path for part in parts for file in part.files]
+    if target.exists() and any(isinstance(path, Path) and target.samefile(path) for path in paths):
+        raise RcdiagError(
+            f"{target}: a file of the dump that is to be converted", hint="give another path"
+        )
     kinds = " + ".join(dict.fromkeys(part.reader.name for part in parts))
-    files = sum(len(part.files) for part in parts)
-    size = sum(file.path.stat().st_size for part in parts for file in part.files)
+    size = sum(path.stat().st_size for path in paths)
     yield (
-        f"{parts[0].source}: {plural(files, 'file')} of format {kinds}, "
+        f"{parts[0].source}: {plural(len(paths), 'file')} of format {kinds}, "
         f"{size / 1e6:,.1f} MB\nwould write {target}"
     )
     return run(
@@ -66,12 +68,3 @@ def convert(
         tokenizer=tokenizer,
         progress=progress or SILENT,
     )
-
-
-def _check_target(target: Path, parts: Sequence[SourceFiles]) -> None:
-    """Refuse to overwrite a file of the dump."""
-    for file in (file for part in parts for file in part.files):
-        if isinstance(file.path, Path) and target.exists() and target.samefile(file.path):
-            raise RcdiagError(
-                f"{target}: a file of the dump that is to be converted", hint="give another path"
-            )

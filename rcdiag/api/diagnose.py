@@ -103,18 +103,7 @@ def diagnose(
         return diagnose_logs(
             runs, trainer=trainer, trainer_config=trainer_config, given=given or {}, seed=seed
         )
-    if trainer_config is not None:
-        raise RcdiagError(
-            f"{setting('trainer_config', trainer_config)}: a configuration is for a training log, "
-            f"and {name_of(source)} is a table",
-            hint="`rcdiag score` takes it with a table",
-        )
-    if keys:
-        raise RcdiagError(
-            f"{setting('keys', ', '.join(keys), '--key')}: keys are for a training log, and "
-            f"{name_of(source)} is a table",
-            hint=f"name columns by {setting('columns', 'CANONICAL=NAME', '--column')}",
-        )
+    _refuse_options_of_logs(name_of(source), trainer_config, keys)
     sampler, trainer_side = pair_of_table(table, behavior, target)
     for name in (sampler, trainer_side):
         if name is not None:
@@ -140,3 +129,21 @@ def diagnose(
         seed=seed,
         progress=progress or SILENT,
     )
+
+
+def _refuse_options_of_logs(
+    table: str, trainer_config: str | Path | None, keys: Mapping[str, str] | None
+) -> None:
+    """Refuse what only a training log can use."""
+    if trainer_config is not None:
+        raise RcdiagError(
+            f"{setting('trainer_config', trainer_config)}: a configuration is for a training log, "
+            f"and {table} is a table",
+            hint="`rcdiag score` takes it with a table",
+        )
+    if keys:
+        raise RcdiagError(
+            f"{setting('keys', ', '.join(keys), '--key')}: keys are for a training log, and "
+            f"{table} is a table",
+            hint=f"name columns by {setting('columns', 'CANONICAL=NAME', '--column')}",
+        )

@@ -62,13 +62,9 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
             steps.close()
 
     made = cast(Any, run)
-    made.__signature__ = _signature(function)
-    made.dry_run = dry_run
-    return cast(UseCase[P, R], made)
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that a caller sees, whose return type is the result."""
+    # A caller sees the type of the result, not of the steps.
     signature = inspect.signature(function)
     returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
-    return signature.replace(return_annotation=returned)
+    made.__signature__ = signature.replace(return_annotation=returned)
+    made.dry_run = dry_run
+    return cast(UseCase[P, R], made)

@@ -293,12 +293,9 @@ class _OneRun:
 
 
 def _without_step(row: Row) -> dict[str, LoggedNumber]:
-    return {key: number for key, number in row.items() if not is_step(key)}
-
-
-def is_step(key: str) -> bool:
-    """Tell whether a key is the step counter."""
-    return key.lower() in (*STEP_KEYS, STEP_OF_ALL)
+    return {
+        key: number for key, number in row.items() if key.lower() not in (*STEP_KEYS, STEP_OF_ALL)
+    }
 
 
 def _step_of(row: Row) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from rcdiag.extras import saying_what_to_install
@@ -14,19 +13,12 @@ NAMES = "events.out.tfevents.*"
 VERSION = b"brain.Event:"
 
 
-def _event_files(path: Path) -> list[Path]:
-    return sorted(path.glob(NAMES)) if path.is_dir() else [path]
-
-
-def _is_events(file: LogFile) -> bool:
-    return VERSION in file.head[:64] or (file.path.is_dir() and bool(_event_files(file.path)))
-
-
 def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
     with saying_what_to_install(f"{file.path} holds TensorBoard events: "):
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
-    for path in _event_files(file.path):
+    paths = sorted(file.path.glob(NAMES)) if file.path.is_dir() else [file.path]
+    for path in paths:
         # The loader converts scalars of all versions to zero-dimensional tensors.
         for event in EventFileLoader(str(path)).Load():
             arrays = {
@@ -44,6 +36,8 @@ def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
 TENSORBOARD = LogReader(
     name="tensorboard",
     says="TensorBoard event files, or the folder of a run with them",
-    detect=_is_events,
+    detect=lambda file: (
+        VERSION in file.head[:64] or (file.path.is_dir() and any(file.path.glob(NAMES)))
+    ),
     read=_read,
 )

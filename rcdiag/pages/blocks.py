@@ -40,9 +40,9 @@ def text(value: str, **more: Any) -> Cell:
     return Cell(text=value, **more)
 
 
-def code(value: str, **more: Any) -> Cell:
+def code(value: str) -> Cell:
     """Make a cell that shows a name as code."""
-    return Cell(text=value, code=True, **more)
+    return Cell(text=value, code=True)
 
 
 def term(name: str, **more: Any) -> Cell:

@@ -1,4 +1,4 @@
-"""Command lines for the data of a result: its own with one more option, or another command."""
+"""Command lines for the data of a result: its own with one more option, or a sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from rcdiag.results import ScoreResult, SweepResult
 
 MOST_FILES = 3  # files that a command names; more are written as DUMP
 PLACE = "ROW"  # placeholder in the command, which the page's script replaces by the row
-
-
-# Options that select the data and the pair, which all these commands have.
+# Options that select the data and the pair, which `score` and `sweep` both have.
 SHARED = ("--behavior", "--target", "--column", "--from", "--given", "--rows", "--seed")
 
 
-def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
-    """Return another command for the same data and pair.
+def sweep_command(result: ScoreResult | SweepResult) -> str:
+    """Return the command that sweeps the same data and pair.
 
     It has the data options of the result's own command line, or, for a result made in Python, the
     names of its files.
@@ -24,14 +22,14 @@ def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
     words = _words(result)
     if words[1:2] != [result.kind]:
         dump = [str(path) for path in result.provenance.get("dump", [])]
-        return shlex.join(["rcdiag", command, *(dump if len(dump) <= MOST_FILES else ["DUMP"])])
+        return shlex.join(["rcdiag", "sweep", *(dump if len(dump) <= MOST_FILES else ["DUMP"])])
     options = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
     kept = list(words[2:options])
     for option, value in pairwise([*words[options:], ""]):
         name, equals, _ = option.partition("=")
         if name in SHARED:
             kept += [option] if equals else [option, value]
-    return shlex.join(["rcdiag", command, *kept])
+    return shlex.join(["rcdiag", "sweep", *kept])
 
 
 def with_sequence(result: ScoreResult) -> str:

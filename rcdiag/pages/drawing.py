@@ -306,14 +306,11 @@ def _write_values(axes: Axes, panel: Panel, points: Points) -> None:
     for x, y, value in zip(points.x, points.y, points.value, strict=True):
         if np.isnan(value):
             continue
-        text = "0" if not value else _in_two_lines(value) if stacked else f"{value:.2g}"
+        text = f"{value:.2g}" if value else "0"
+        if stacked and value:
+            digits, power = f"{value:.1e}".split("e")
+            text = f"{digits}\n·10{str(int(power)).translate(RAISED)}" if int(power) else digits
         axes.text(x, y, text, ha="center", va="center", fontsize=size)
-
-
-def _in_two_lines(value: float) -> str:
-    """Return a number as three characters, with its power of ten on a second line."""
-    digits, power = f"{value:.1e}".split("e")
-    return f"{digits}\n·10{str(int(power)).translate(RAISED)}" if int(power) else digits
 
 
 MARKS: dict[str, Callable[[Axes, Chart, Panel, Mark, Points], None]] = {

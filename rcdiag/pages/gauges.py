@@ -93,15 +93,11 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
     guide = METRICS["ess_seq"].guide
     if guide is not None and value.expected is not None:
         guide = lowered_ess_guide(guide, value.expected)
-
-    def counted(share: float) -> str:
-        return effective(share * num_sequences)
-
     return _gauge(
         "ess_seq",
         "Effective sequences",
         value,
-        counted,
+        lambda share: effective(share * num_sequences),
         unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
@@ -139,7 +135,8 @@ def _gauge(
     bounds = "" if guide is None else guide.limits(written or number, least)
     shown, interval = measured(value)
     if written is not None:
-        shown, interval = written(value.value), _interval(value, written)
+        low, high = (None if end is None else written(end) for end in (value.low, value.high))
+        shown, interval = written(value.value), between(low, high)
     return Gauge(
         name=name,
         title=title,
@@ -177,8 +174,3 @@ def _scale(guide: Guide) -> Scale:
         ("ok", "warning", "error"),
         lambda value: math.log10(value) if value > 0 else -math.inf,
     )
-
-
-def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
-    low, high = (None if end is None else written(end) for end in (value.low, value.high))
-    return between(low, high)

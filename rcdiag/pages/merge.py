@@ -84,7 +84,9 @@ def merged(results: Sequence[Result]) -> DumpResults:
         raise RcdiagError("no result for a page", hint="give at least one result file")
     by_kind: dict[str, Any] = {}
     for result in results:
-        _same_dump(results[0], result)
+        for name in ("fingerprint", "rows", "rows_drawn"):
+            one, two = (one.provenance.get(name) for one in (results[0], result))
+            _equal(f"provenance.{name}", one, two, results[0], result)
         if result.kind in by_kind:
             raise RcdiagError(
                 f"two results of `rcdiag {result.kind}` for one page"
@@ -100,14 +102,8 @@ def merged(results: Sequence[Result]) -> DumpResults:
     return DumpResults(results=tuple(results), **by_kind)
 
 
-def _same_dump(first: Result, other: Result) -> None:
-    """Refuse results that are not from the same rows."""
-    for name in ("fingerprint", "rows", "rows_drawn"):
-        one, two = (result.provenance.get(name) for result in (first, other))
-        _equal(f"provenance.{name}", one, two, first, other)
-
-
 def _equal(field: str, one: Any, two: Any, first: Result, other: Result) -> None:
+    """Refuse two results for one page where a fact about their data differs."""
     if one == two:
         return
     dumps = [", ".join(map(str, result.provenance.get("dump", []))) for result in (first, other)]

@@ -17,7 +17,8 @@ from rcdiag.results import Result
 
 def notebook(results: Sequence[tuple[Result, str]]) -> str:
     """Return a notebook of results, each with the relative path to its file."""
-    cells = [_words(f"# {_title(results[0][0])}"), _code("import rcdiag")]
+    first = headline(results[0][0], "")
+    cells = [_words(f"# {first.verdict}: {first.about}"), _code("import rcdiag")]
     for result, path in results:
         cells += _cells(result, path)
     document = {
@@ -30,11 +31,6 @@ def notebook(results: Sequence[tuple[Result, str]]) -> str:
         "nbformat_minor": 5,
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
-def _title(result: Result) -> str:
-    line = headline(result, "")
-    return f"{line.verdict}: {line.about}"
 
 
 def _cells(result: Result, path: str) -> list[dict[str, Any]]:

@@ -33,7 +33,6 @@ Explain = Callable[[str], Mapping[str, str] | None]
 WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table that page.css prints
 QUOTED = re.compile(r"`([^`]+)`")
 # Where a long name may be broken: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
-
 SEAMS = re.compile(r"(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])|(?<=\d)(?=[+][a-z])", re.I)
 SCRIPTS = (
     "base.js",
@@ -74,16 +73,20 @@ def page(
     """
     dump = merged(_listed(results))
     other = merged(_listed(against)) if _listed(against) else None
-    dumps = [dump] if other is None else [dump, other]
-    tabs = _tabs(dump) if other is None else [change.tab(dump, other), about.tab(dumps)]
-    script = _script()
+    if other is None:
+        dumps, head, title, tabs = [dump], _head(dump), _title(dump), _tabs(dump)
+    else:
+        dumps, head = [dump, other], _head_of_two(dump, other)
+        title = f"{head.verdict}: {head.name}"
+        tabs = [change.tab(dump, other), about.tab(dumps)]
     popovers = Popovers()
-    head = _head(dump) if other is None else _head_of_two(dump, other)
+    folder = importlib.resources.files("rcdiag.pages")
+    parts = [folder.joinpath("script", name).read_text() for name in SCRIPTS]
     return (
         _environment(popovers)
         .get_template("page.html.j2")
         .render(
-            title=_title(dump) if other is None else f"{head.verdict}: {head.name}",
+            title=title,
             icon=_icon(head),
             head=head,
             tabs=tabs,
@@ -92,10 +95,8 @@ def page(
             figures=_figures(tabs),
             explained=lambda: popovers.entries(explain),
             documents=_documents(dumps),
-            style=_without_comments(
-                importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
-            ),
-            script=script,
+            style=_without_comments(folder.joinpath("page.css").read_text()),
+            script='"use strict";\n' + _without_comments("".join(parts)),
         )
         .lstrip()
     )
@@ -119,27 +120,31 @@ def _tabs(dump: DumpResults) -> list[Tab]:
 
 
 def _head(dump: DumpResults) -> PageHead:
+    """Return the head: verdict, pair, size, steps, date, and whether the page holds text."""
     diagnosed = dump.diagnosis
-    verdict = NOT_JUDGED if diagnosed is None else diagnosed.verdict
     behavior, target = dump.pair
+    if dump.diagnose is not None and dump.diagnose.logs:
+        size = logged_steps(dump.diagnose.logs)
+    else:
+        rows = counted_rows(dump.largest.num_sequences, dump.rows_left_out, "response")
+        size = f"{rows}, {dump.largest.num_tokens:,} tokens"
+    sequences = [] if dump.score is None else dump.score.readable_sequences
+    holds = "holds token ids, no text" if sequences else "holds no text"
+    if with_text := sum(map(holds_text, sequences)):
+        holds = f"holds text of {with_text} responses"
     facts = [
         f"{behavior} → {target}" if target else behavior,
-        _size(dump),
+        size,
         _steps(dump),
         str(dump.results[0].provenance.get("time", ""))[:10],
-        _text(dump),
+        holds,
     ]
-    level = "unknown" if diagnosed is None else level_of(diagnosed)
-    return PageHead(level, verdict, dump.dump, [fact for fact in facts if fact])
-
-
-def _size(dump: DumpResults) -> str:
-    """Say how large the table is, or how many steps a training log has."""
-    if dump.diagnose is not None and dump.diagnose.logs:
-        return logged_steps(dump.diagnose.logs)
-    largest = dump.largest
-    rows = counted_rows(largest.num_sequences, dump.rows_left_out, "response")
-    return f"{rows}, {largest.num_tokens:,} tokens"
+    return PageHead(
+        level="unknown" if diagnosed is None else level_of(diagnosed),
+        verdict=NOT_JUDGED if diagnosed is None else diagnosed.verdict,
+        name=dump.dump,
+        facts=[fact for fact in facts if fact],
+    )
 
 
 def _steps(dump: DumpResults) -> str:
@@ -152,15 +157,6 @@ def _steps(dump: DumpResults) -> str:
     known = [row.step for row in rows] + ([] if dump.replay is None else [dump.replay.step])
     step = next((step for step in known if step is not None), None)
     return "" if step is None else f"step {step}"
-
-
-def _text(dump: DumpResults) -> str:
-    """Say whether the page contains text of the dump."""
-    sequences = [] if dump.score is None else dump.score.readable_sequences
-    some = [sequence for sequence in sequences if holds_text(sequence)]
-    if some:
-        return f"holds text of {len(some)} responses"
-    return "holds token ids, no text" if sequences else "holds no text"
 
 
 def _head_of_two(before: DumpResults, after: DumpResults) -> PageHead:
@@ -179,15 +175,12 @@ def _title(dump: DumpResults) -> str:
     diagnosed = dump.diagnosis
     if diagnosed is None:
         return f"{NOT_JUDGED}: {dump.dump}"
-    names = [_cause_title(cause.slug) for cause in diagnosed.causes[:1]]
-    return f"{diagnosed.verdict}: {', '.join([dump.dump, *names])}"
-
-
-def _cause_title(slug: str) -> str:
-    if slug in CAUSES:
-        return CAUSES[slug].words.title
-    words = cause_words().get(slug)
-    return slug if words is None else words.title
+    title = f"{diagnosed.verdict}: {dump.dump}"
+    if not diagnosed.causes:
+        return title
+    slug = diagnosed.causes[0].slug
+    words = CAUSES[slug].words if slug in CAUSES else cause_words().get(slug)
+    return f"{title}, {slug if words is None else words.title}"
 
 
 def _icon(head: PageHead) -> str:
@@ -232,12 +225,6 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     }
 
 
-def _script() -> str:
-    folder = importlib.resources.files("rcdiag.pages").joinpath("script")
-    parts = [folder.joinpath(name).read_text() for name in SCRIPTS]
-    return '"use strict";\n' + _without_comments("".join(parts))
-
-
 def _without_comments(text: str) -> str:
     """Remove indentation and comment lines from a script or stylesheet."""
     return re.sub(r"^\s*(//.*\n|/\*.*\*/\n)?", "", text, flags=re.MULTILINE)
@@ -257,11 +244,6 @@ def _command(text: str) -> Markup:
         for word in text.split(" ")
     ]
     return Markup(" ").join(words)
-
-
-def _attribute(value: str, name: str) -> Markup:
-    """Return an HTML attribute with a space before it; "" for an empty value."""
-    return Markup(f' {name}="{escape(value)}"') if value else Markup("")
 
 
 def script_json(value: Any) -> Markup:
@@ -314,11 +296,12 @@ def _environment(popovers: Popovers) -> Environment:
         "ticks": popovers.ticks,
         "named": popovers.named,
         "terms": popovers.linked,
-        "attribute": _attribute,
+        # No attribute for an empty value.
+        "attribute": lambda value, name: Markup(f' {name}="{escape(value)}"') if value else "",
         "parts": _parts_of_name,
         "command": _command,
         "by_reason": lambda terms: by_reason(terms.items).items(),
-        "compact": lambda value: json.dumps(value),
+        "compact": json.dumps,
         "pretty": lambda value: json.dumps(value, indent=1),
         "packed": packed,
         "script_json": script_json,

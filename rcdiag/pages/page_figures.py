@@ -36,22 +36,20 @@ def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figur
 
 def page_figure(spec: FigureSpec, result: Result) -> Figure:
     """Return a figure for the page: its chart, or a matplotlib drawing if it has none."""
+    image = ""
+    if spec.chart is None:
+        from rcdiag.pages.rendering import rendered
+
+        svg = base64.b64encode(rendered(draw(spec, result), "svg")).decode()
+        image = f"data:image/svg+xml;base64,{svg}"
     return Figure(
         name=spec.name,
         title=spec.title,
         caption=spec.caption(result),
         chart=None if spec.chart is None else spec.chart(result).data(),
-        image="" if spec.chart is not None else image(spec, result),
+        image=image,
         wide=spec.size(result)[0] > WIDE,
     )
-
-
-def image(spec: FigureSpec, result: Result) -> str:
-    """Draw a figure as the address of an image: a `data:` URL that holds its SVG."""
-    from rcdiag.pages.rendering import rendered
-
-    svg = base64.b64encode(rendered(draw(spec, result), "svg")).decode()
-    return f"data:image/svg+xml;base64,{svg}"
 
 
 def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:

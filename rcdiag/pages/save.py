@@ -10,7 +10,6 @@ from pathlib import Path
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.files import csv_cell, inside, write_bytes, write_text
 from rcdiag.pages.charts import Value
-from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.figures import applying
 from rcdiag.pages.page_figures import draw
 from rcdiag.pages.rendering import rendered
@@ -28,7 +27,8 @@ def save_figures(
     `only` selects figures by name; by default all that apply are written. `width` is in inches, and
     the height is scaled with it. Figures have no titles, since a paper has captions.
     """
-    specs = _specs(result)
+    families = family_figures(result) if isinstance(result, SweepResult) else []
+    specs = [*applying(result), *families]
     known = [spec.name for spec in specs]
     for name in only:
         if name not in known:
@@ -60,9 +60,3 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows(map(csv_cell, row) for row in (columns, *rows))
     return stream.getvalue()
-
-
-def _specs(result: Result) -> list[FigureSpec]:
-    """Return all figures of a result, including those of a sweep's families."""
-    families = family_figures(result) if isinstance(result, SweepResult) else []
-    return [*applying(result), *families]

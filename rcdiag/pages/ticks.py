@@ -110,9 +110,9 @@ def write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None
         written = _signed_power if low < 0 else power_of_ten
     else:
         ruler.set_major_locator(MaxNLocator(nbins=most, integer=axis.whole, steps=STEPS))
-    if axis.percent:
-        written = _percent
-    ruler.set_major_formatter(lambda value, _: written(value))
+    ruler.set_major_formatter(
+        lambda value, _: f"{plain(100.0 * value)}%" if axis.percent else written(value)
+    )
     ruler.set_minor_formatter(NullFormatter())
 
 
@@ -147,10 +147,6 @@ def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
 def plain(value: float) -> str:
     """Format a tick; rounding turns 0.30000000000000004, a sum of steps, into 0.3."""
     return f"{float(f'{value:.6g}'):g}".replace("-", "−")
-
-
-def _percent(value: float) -> str:
-    return f"{float(f'{100.0 * value:.6g}'):g}%"
 
 
 def power_of_ten(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.pages.command_again import of_same_data, with_sequence
+from rcdiag.pages.command_again import sweep_command, with_sequence
 from rcdiag.pages.merge import merged
 from rcdiag.pages.tabs import corrections
 from tests.pages.makers import MAKERS
@@ -46,7 +46,7 @@ def test_the_command(made_by, again):
 def test_another_command_reads_the_same_data(made_by, command):
     result = MAKERS["score"]()
     made = replace(result, provenance={"command": made_by, "dump": ["x.parquet"]})
-    assert of_same_data(made, "sweep") == command
+    assert sweep_command(made) == command
 
 
 def test_corrections_without_a_sweep_name_it_as_the_next_step():

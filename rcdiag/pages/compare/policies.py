@@ -10,6 +10,8 @@ from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import CompareResult, MetricValue
 
 WHOLE = "whole"  # the row of the whole ladder
+# Decades of step sizes that the logarithmic scale shows; smaller steps are in its linear part.
+DECADES = 7
 
 
 def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
@@ -46,10 +48,6 @@ def _floor(result: CompareResult) -> float | None:
     """Return the upper end of the noise floor; None if it was not measured."""
     floor = None if result.noise_floor is None else result.noise_floor.k2
     return None if floor is None else (floor.value if floor.high is None else floor.high)
-
-
-# Decades of step sizes that the logarithmic scale shows; smaller steps are in its linear part.
-DECADES = 7
 
 
 def _linear_threshold(result: CompareResult) -> float:
@@ -126,13 +124,6 @@ def _size(result: CompareResult) -> tuple[float, float]:
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
-def _at_floor(result: CompareResult) -> str:
-    """Explain the band of the noise floor, if there is one."""
-    if not _floor(result):
-        return ""
-    return "Steps within the noise floor cannot be told from a repeated run of one policy."
-
-
 FIGURES = (
     FigureSpec(
         name="mismatch-by-rung",
@@ -141,7 +132,12 @@ FIGURES = (
         says="From the sampler at the top to the trainer at the bottom, with 95% intervals. Parts "
         "add up to the whole; a part left of 0 cancels some of the others. The scale is "
         "logarithmic on both sides of 0.",
-        adds=_at_floor,
+        # Explain the band, if there is one.
+        adds=lambda result: (
+            "Steps within the noise floor cannot be told from a repeated run of one policy."
+            if _floor(result)
+            else ""
+        ),
         chart=waterfall,
         applies=lambda result: bool(result.pairs),
         size=_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.formats import plural, share, with_interval
+from rcdiag.formats import share, with_interval
 from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult
 from rcdiag.results.compare import Ladder
@@ -73,8 +73,3 @@ def how_rows_are_made(result: CompareResult) -> str:
         unknown = sampler is None and WEIGHTED not in means
         sentences.append(f"n/a: {f'the sampler is not recorded, or {few}' if unknown else few}")
     return "; ".join(sentences)
-
-
-def counted_policies(result: CompareResult) -> str:
-    """Return the number of policies in words."""
-    return plural(len(result.policies), "policy", "policies")

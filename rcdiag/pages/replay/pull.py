@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import cycle
 
 import numpy as np
@@ -35,33 +35,28 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     return list(first.values())[:MOST_PANELS]
 
 
-def _shared_lines(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
-    """Return cumulative shares over sequences, with the names of all presets that share a line.
+def _shared_lines(result: ReplayResult) -> dict[str, np.ndarray]:
+    """Return lines of cumulative shares over sequences by label: the first preset of a line.
 
-    Lines within 0.01 of each other count as one, since they cannot be told apart in print.
+    Lines within 0.01 of each other count as one, since they cannot be told apart in print; the
+    label says how many presets share it.
     """
     groups: list[tuple[list[str], np.ndarray]] = []
     for name, preset in distinct(result):
         if preset.shares is None:
             continue
         sums = np.cumsum(preset.shares.sequences)
-        near = (names for names, other in groups if _near(sums, other))
-        names = next(near, None)
-        if names is None:
-            groups.append(([name], sums))
+        for names, line in groups:
+            if len(line) == len(sums) and np.all(np.abs(line - sums) < 0.01):
+                names.append(name)
+                break
         else:
-            names.append(name)
-    return groups
-
-
-def _title(names: Sequence[str]) -> str:
-    """Return the label of a line: no correction, or the first preset and how many share it."""
-    first = NO_CORRECTION if "naive" in names else names[0]
-    return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
-
-
-def _near(one: np.ndarray, other: np.ndarray) -> bool:
-    return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
+            groups.append(([name], sums))
+    lines = {}
+    for names, line in groups:
+        first = NO_CORRECTION if "naive" in names else names[0]
+        lines[f"{first} and {len(names) - 1} more" if len(names) > 1 else first] = line
+    return lines
 
 
 def lines_of_presets(
@@ -97,7 +92,7 @@ def lines_of_presets(
 
 def shares(result: ReplayResult) -> Chart:
     """Return the chart of the cumulative share of |coefficient|, strongest sequences first."""
-    lines = {_title(names): sums for names, sums in _shared_lines(result)}
+    lines = _shared_lines(result)
     return Chart(
         columns=("preset", "sequences", "share"),
         rows=[

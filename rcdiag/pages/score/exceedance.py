@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
     edges = np.array(histogram["edges"])
     counts = np.array(histogram["counts"], dtype=float)
     total = max(counts.sum(), 1.0)
-    sizes = edges[(edges >= SMALLEST)]
+    sizes = edges[edges >= SMALLEST]
     rows = []
     for size in sizes:
         above = float(counts[edges[:-1] >= size].sum() / total)
@@ -69,22 +68,19 @@ def chart(result: ScoreResult) -> Chart:
     """Return the shares of tokens beyond each size of log-ratio, for both signs."""
     rows = shares_beyond(result.figures["log_ratio_histogram"])
     up, down = f"more likely under {result.target}", f"more likely under {result.behavior}"
+    # Where a click on a curve finds examples: in the bins of the profile of its sign.
+    bins = {
+        "starts": [0.0, *SIZES],
+        "labels": labels_of_sizes(),
+        "of": {up: "likelier_target", down: "likelier_behavior"},
+    }
     return Chart(
         columns=("|log-ratio|", "ratio", up, down),
         rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
         panels=[beyond_panel([(down, down, "second"), (up, up, "first")], bounds(result))],
         opens="" if result.examples is None else "bin",
-        bins={} if result.examples is None else _bins(up, down),
+        bins={} if result.examples is None else bins,
     )
-
-
-def _bins(up: str, down: str) -> dict[str, Any]:
-    """Return the bins whose examples a click on a curve lists: starts, labels and profiles."""
-    return {
-        "starts": [0.0, *SIZES],
-        "labels": labels_of_sizes(),
-        "of": {up: "likelier_target", down: "likelier_behavior"},
-    }
 
 
 def _adds(result: ScoreResult) -> str:

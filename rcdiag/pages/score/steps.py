@@ -60,17 +60,6 @@ def metrics_columns(*metrics: str) -> Callable[[ScoreResult], Columns]:
     }
 
 
-def effective_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
-    """Return the effective sample size of tokens under the applied weights, a fraction."""
-    size: float | None = correction.actual["ess_token_applied"]
-    return None if correction.weight_sum is None else size
-
-
-def rejected_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
-    """Return the share of tokens that rejection or a veto removes from the loss mask."""
-    return 1.0 - correction.kept_tokens / step.num_tokens if step.num_tokens else None
-
-
 def preset_columns(
     number: NumberAtStep, *, without: float | None = None
 ) -> Callable[[ScoreResult], Columns]:
@@ -231,7 +220,11 @@ FIGURES = (
     _figure(
         "weights-ess-by-step",
         "Effective sample size under the weights by training step",
-        preset_columns(effective_tokens),
+        preset_columns(
+            lambda step, correction: (
+                None if correction.weight_sum is None else correction.actual["ess_token_applied"]
+            )
+        ),
         ChartAxis(label="ESS of tokens (fraction)", start=0.0, end=1.0),
         "Presets with weights; the weights are those that enter the loss, 0 for rejected tokens. "
         "verl's guide calls 0.5 good and 0.3 a warning: the dashed lines.",
@@ -240,7 +233,12 @@ FIGURES = (
     _figure(
         "rejected-by-step",
         "Rejected tokens by training step",
-        preset_columns(rejected_tokens, without=0.0),
+        preset_columns(
+            lambda step, correction: (
+                1.0 - correction.kept_tokens / step.num_tokens if step.num_tokens else None
+            ),
+            without=0.0,
+        ),
         ChartAxis(label="share of tokens", start=0.0, percent=True),
         "Tokens that rejection or a veto removes from the loss. verl's guide wants less than 10%, "
         "the dashed line.",

@@ -17,12 +17,12 @@ def _scored(result: SweepResult) -> list[Candidate]:
 def ranking(result: SweepResult) -> Chart:
     """Return the efficiency of each candidate with its interval, and why it is refused."""
     order = sorted(_scored(result), key=lambda c: (bool(c.refused), -(c.efficiency.value or 0.0)))
+    choice = result.recommendation.choice or ""
+    notes = {one.name: f"refused: {one.refused[0]}" for one in order if one.refused}
+    notes[choice] = "recommended"
     return Chart(
         columns=("candidate", "efficiency", "low", "high", "note"),
-        rows=[
-            (one.name, *with_ends(one.efficiency), _note(one, result.recommendation.choice))
-            for one in order
-        ],
+        rows=[(one.name, *with_ends(one.efficiency), notes.get(one.name, "")) for one in order],
         panels=[
             Panel(
                 x=ChartAxis(label="efficiency", start=0.0),
@@ -30,16 +30,10 @@ def ranking(result: SweepResult) -> Chart:
                 marks=[Mark(shape="dot", x="efficiency", y="candidate", low="low", high="high")],
             )
         ],
-        strong=result.recommendation.choice or "",
+        strong=choice,
         pale=[candidate.name for candidate in order if candidate.refused],
         opens="correction",
     )
-
-
-def _note(candidate: Candidate, choice: str | None) -> str:
-    if candidate.name == choice:
-        return "recommended"
-    return f"refused: {candidate.refused[0]}" if candidate.refused else ""
 
 
 FIGURES = (

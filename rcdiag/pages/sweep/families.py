@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import attrgetter
 
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Note, Panel, ReferenceLine, Tone, Value
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Note, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.results import SweepFamily, SweepResult, SweepRow
+from rcdiag.results import SweepFamily, SweepResult
 
 ESS = "ESS of sequences"
 # Column of a family's chart -> path to its number in a row of the result. The page reads the
@@ -71,15 +71,11 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
     names = [", ".join(f"{key} {row.bounds[key]:.4g}" for key in keys) for row in family.rows]
     strong = [name for name, row in zip(names, family.rows, strict=True) if row.bounds == chosen]
     over = _over_two_bounds(family, keys) if len(keys) > 1 else _over_one_bound(keys[0], chosen)
-    dots = Mark(shape="dot", x="weight bias", y=ESS)
+    numbers_of = attrgetter(*NUMBERS.values())
     return Chart(
         columns=("setting", *keys, *NUMBERS),
         rows=[
-            (
-                name,
-                *(row.bounds[key] for key in keys),
-                *(_field(row, path) for path in NUMBERS.values()),
-            )
+            (name, *(row.bounds[key] for key in keys), *numbers_of(row))
             for name, row in zip(names, family.rows, strict=True)
         ],
         panels=[
@@ -87,7 +83,7 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
             Panel(
                 x=ChartAxis(label="weight bias", start=0.0),
                 y=ChartAxis(label=ESS, percent=True, start=0.0, end=1.0),
-                marks=[dots],
+                marks=[Mark(shape="dot", x="weight bias", y=ESS)],
             ),
         ],
         across=2,
@@ -130,18 +126,9 @@ def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
     )
 
 
-def _field(row: SweepRow, path: str) -> Value:
-    """Return the number at a path of fields such as `kept_token_share.value`."""
-    number: Any = row
-    for field in path.split("."):
-        number = getattr(number, field)
-    value: Value = number
-    return value
-
-
 def trade_offs(result: SweepResult) -> Chart:
     """Return ESS against bias for the best settings of each family, lines labelled at the end."""
-    rows, marks, notes = [], [], []
+    rows, notes = [], []
     for name, family in result.families.items():
         front = _front(
             [
@@ -154,18 +141,18 @@ def trade_offs(result: SweepResult) -> Chart:
         notes += [
             Note(text=name, x=bias, y=ess, tone=TONES[family.scope]) for bias, ess in front[-1:]
         ]
-    for scope, tone in TONES.items():
-        marks.append(
-            Mark(
-                shape="line",
-                x="weight bias",
-                y=ESS,
-                group="family",
-                where=("scope", scope),
-                label=f"bounds on {scope}",
-                tone=tone,
-            )
+    marks = [
+        Mark(
+            shape="line",
+            x="weight bias",
+            y=ESS,
+            group="family",
+            where=("scope", scope),
+            label=f"bounds on {scope}",
+            tone=tone,
         )
+        for scope, tone in TONES.items()
+    ]
     return Chart(
         columns=("family", "scope", "weight bias", ESS),
         rows=rows,

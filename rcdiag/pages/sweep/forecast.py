@@ -47,11 +47,6 @@ def forecast(result: SweepResult) -> Chart:
     )
 
 
-def _tested(result: SweepResult) -> str:
-    """Say whether the forecast was tested on longer sequences."""
-    return as_sentence(forecast_test(result.forecast).sentence)
-
-
 FIGURES = (
     FigureSpec(
         name="length-forecast",
@@ -62,6 +57,6 @@ FIGURES = (
         "at the longest response; one that failed the hold-out test is not drawn.",
         chart=forecast,
         applies=lambda result: bool(result.forecast.points) and result.forecast.holds is not False,
-        adds=_tested,
+        adds=lambda result: as_sentence(forecast_test(result.forecast).sentence),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rcdiag.formats import NOT_AVAILABLE
-from rcdiag.pages.command_again import of_same_data
+from rcdiag.pages.command_again import sweep_command
 from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.sweep import WORTH, Candidate, Recommendation
@@ -140,7 +140,7 @@ def to_paste(result: SweepResult) -> str:
     if unranked(advice):
         return ""
     trainer = str(result.provenance.get("trainer", "verl"))
-    command = of_same_data(result, "sweep")
+    command = sweep_command(result)
     if advice.choice is None:
         return f"{command} --emit {trainer} --candidate NAME"
     return f"{command} --emit {trainer} > correction.yaml"

@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rcdiag.pages.blocks import (
-    Block,
-    Section,
-    Slot,
-    Snippet,
-    Tab,
-    tab_of,
-)
+from rcdiag.pages.blocks import Block, Section, Slot, Snippet, Tab, tab_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.tabs.diagnosis import scoring_of
 from rcdiag.results import Result
@@ -69,10 +62,9 @@ def provenance(result: Result) -> str:
         lines.append(f"read         {drawn}")
     facts.pop("rows_drawn", None)
     versions = facts.pop("versions", {})
-    lines += [f"{name:<12} {_written(value)}" for name, value in facts.items()]
+    for name, value in facts.items():
+        lines.append(
+            f"{name:<12} {json.dumps(value) if isinstance(value, (dict, list)) else value}"
+        )
     lines.append(f"{'versions':<12} {', '.join(f'{n} {v}' for n, v in versions.items())}")
     return "\n".join(lines)
-
-
-def _written(value: object) -> str:
-    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)

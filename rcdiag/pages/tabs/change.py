@@ -27,6 +27,9 @@ from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 ORDER = ("healthy", "correctable", "inconclusive", "broken")  # verdicts, the best first
+# How a metric moved beyond both intervals: the word in the table, and in the sentence.
+MOVED = {"better": "better", "worse": "worse", "moved": "moved without being better or worse"}
+LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known": "unknown"}
 
 
 def tab(before: DumpResults, after: DumpResults) -> Tab:
@@ -52,9 +55,11 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     """Say in a sentence whether the second dump is better than the first."""
     gone, new, _ = causes(before, after)
     moved = [change(name, *pair) for name, pair in common_metrics(before, after).items()]
-    better, worse = moved.count("better"), moved.count("worse")
+    counts = [f"{moved.count(word)} {said}" for word, said in MOVED.items() if word in moved]
+    numbers = "no number moved beyond both intervals"
+    if counts:
+        numbers = f"beyond both intervals {', '.join(counts)}"
     verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
-    numbers = _moved(better, worse, moved.count("moved"))
     if None in verdicts:
         return numbers
     one, two = (str(item) for item in verdicts)
@@ -65,21 +70,6 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     if new:
         return f"Something new: {', '.join(new)}; {steps}; {numbers}"
     return f"The cause is still there: {steps}; {numbers}"
-
-
-def _moved(better: int, worse: int, others: int) -> str:
-    """Count the metrics that moved beyond both intervals, by better and worse."""
-    counts = {"better": better, "worse": worse, "moved without being better or worse": others}
-    parts = [f"{many} {word}" for word, many in counts.items() if many]
-    if not parts:
-        return "no number moved beyond both intervals"
-    return f"beyond both intervals {', '.join(parts)}"
-
-
-def same_data(before: DumpResults, after: DumpResults) -> bool:
-    """Tell whether both sides are the same pair of policies in the same table."""
-    one, two = (dump.results[0].provenance.get("fingerprint") for dump in (before, after))
-    return one is not None and one == two and before.pair == after.pair
 
 
 def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str], list[str]]:
@@ -126,7 +116,9 @@ def change(name: str, before: MetricValue, after: MetricValue) -> str:
 
 
 def _same(before: DumpResults, after: DumpResults) -> Section | None:
-    if not same_data(before, after):
+    """Warn if both sides are one pair of policies in one table."""
+    one, two = (dump.results[0].provenance.get("fingerprint") for dump in (before, after))
+    if one is None or one != two or before.pair != after.pair:
         return None
     same = Paragraph(
         text="Before and after are the same data: one table, one pair of policies.",
@@ -136,15 +128,10 @@ def _same(before: DumpResults, after: DumpResults) -> Section | None:
 
 
 def _sides(before: DumpResults, after: DumpResults) -> Section:
-    sides = []
-    for word, dump in (("Before", before), ("After", after)):
-        sides.append(
-            {
-                "word": word,
-                "headline": headline_of(dump),
-                "dump": dump.dump,
-            }
-        )
+    sides = [
+        {"word": word, "headline": headline_of(dump), "dump": dump.dump}
+        for word, dump in (("Before", before), ("After", after))
+    ]
     return Section(title="", blocks=[Slot(name="sides", data=sides)])
 
 
@@ -165,10 +152,6 @@ def _causes(before: DumpResults, after: DumpResults) -> Section | None:
         if slugs:
             blocks += [Paragraph(text=head), Terms(items=[(slug, "") for slug in slugs])]
     return Section(title="Causes", blocks=blocks) if blocks else None
-
-
-MOVED = ("better", "worse", "moved")
-LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known": "unknown"}
 
 
 def _numbers(before: DumpResults, after: DumpResults) -> Section | None:

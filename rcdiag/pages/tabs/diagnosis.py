@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 from msgspec import Struct
@@ -76,12 +77,16 @@ class Beyond(Struct, frozen=True, kw_only=True):
 
 
 def tab(results: DumpResults) -> Tab:
-    """Make the tab."""
+    """Make the tab; it begins with the verdict, and what the file says about both sides."""
+    line = headline_of(results)
+    lead: list[list[Block]] = [[Slot(name="verdict", data=line)]]
+    if metadata := _metadata(results):
+        lead.append(metadata)
     return tab_of(
         "diagnosis",
         "Diagnosis",
-        headline_of(results).summary,
-        _verdict(results),
+        line.summary,
+        Section(title="", blocks=[Slot(name="lead", data=lead)]),
         _gauges(results),
         _steps(results),
         training_log(results.diagnose),
@@ -121,13 +126,6 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
     return {}
 
 
-def _verdict(results: DumpResults) -> Section:
-    line = headline_of(results)
-    left: list[Block] = [Slot(name="verdict", data=line)]
-    right = _metadata(results)
-    return Section(title="", blocks=[Slot(name="lead", data=[left, right] if right else [left])])
-
-
 def _gauges(results: DumpResults) -> Section | None:
     mismatch = mismatch_of(results)
     made = gauges(mismatch, results.measured_sequences) if mismatch else []
@@ -160,7 +158,7 @@ def _metadata(results: DumpResults) -> list[Block]:
     if len(sides) < 2:
         return []
     flat = [_flat(scoring[side]) for side in sides]
-    names = [name for name in dict.fromkeys(name for facts in flat for name in facts)]
+    names = list(dict.fromkeys(name for facts in flat for name in facts))
     leading = [
         name
         for name in names
@@ -193,9 +191,7 @@ def _facts(
     differ = {fact for fact in names if len(set(values[fact])) > 1}
     wrong = {fact for fact in differ if fact.split(".")[0] in DECISIVE and None not in values[fact]}
 
-    def of_side(place: int) -> Callable[[str], Cell]:
-        return lambda fact: _fact(_shortened_distinctly(values[fact])[place])
-
+    shown = {fact: _shortened_distinctly(values[fact]) for fact in names}
     return table(
         name,
         label,
@@ -204,7 +200,10 @@ def _facts(
                 "What the file says",
                 lambda fact: text(shortened(fact.replace("_", " "), LONGEST)),
             ),
-            *(words(side, of_side(place)) for place, side in enumerate(sides)),
+            *(
+                words(side, {fact: _fact(shown[fact][place]) for fact in names}.__getitem__)
+                for place, side in enumerate(sides)
+            ),
         ],
         sorted(names, key=lambda fact: (fact not in wrong, fact not in differ)),
         lambda fact: {"tag": "differs" if fact in wrong else "", "pale": fact not in differ},
@@ -224,11 +223,11 @@ def _shortened_distinctly(values: Sequence[str | None]) -> list[str | None]:
     return [value and shortened(f"…{value[max(shared - 8, 0) :]}", LONGEST) for value in values]
 
 
-def _fact(value: str | None) -> Any:
+def _fact(value: str | None) -> Cell:
+    """Return the cell of a fact; of a fingerprint its beginning."""
     if value is None:
         return text("not stated")
-    short = f"{value[:8]}…" if len(value) == 32 and value.isalnum() else value
-    return code(short)
+    return code(f"{value[:8]}…" if len(value) == 32 and value.isalnum() else value)
 
 
 def _flat(facts: Mapping[str, Any], head: str = "") -> dict[str, str]:
@@ -345,13 +344,25 @@ def _numbers(results: DumpResults) -> Section | None:
         for family in FAMILIES.values()
         if any(name in mismatch for name in family.metrics)
     }
+    described = {
+        name: f"{METRICS[name].label}{f', {unit}' if (unit := METRICS[name].unit) else ''}"
+        for name in mismatch
+    }
+    levels = {name: value.level or "" for name, value in mismatch.items()}
     metrics = table(
         "numbers",
         "All numbers of the mismatch",
         [
-            words("Metric", _metric_name),
-            numbers("Value, 95% interval", lambda name: _value(mismatch[name])),
-            words("Level", lambda name: _level(mismatch[name])),
+            words("Metric", lambda name: term(name, note=described[name])),
+            numbers(
+                "Value, 95% interval",
+                lambda name: (
+                    text("n/a", order=nan)
+                    if mismatch[name].value is None
+                    else metric(mismatch[name])
+                ),
+            ),
+            words("Level", lambda name: text(levels[name], level=levels[name])),
             numbers("Expected", lambda name: _expected(name, mismatch[name])),
             words("Limits", lambda name: _limits(METRICS[name].guide, mismatch[name])),
         ],
@@ -377,19 +388,6 @@ def _numbers(results: DumpResults) -> Section | None:
         name="numbers",
         screen=True,
     )
-
-
-def _metric_name(name: str) -> Cell:
-    unit = f", {METRICS[name].unit}" if METRICS[name].unit else ""
-    return term(name, note=f"{METRICS[name].label}{unit}")
-
-
-def _value(value: MetricValue) -> Cell:
-    return text("n/a", order=float("nan")) if value.value is None else metric(value)
-
-
-def _level(value: MetricValue) -> Cell:
-    return text(value.level or "", level=value.level or "")
 
 
 def _expected(name: str, value: MetricValue) -> Cell:

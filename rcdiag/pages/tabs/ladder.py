@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import nan
 
 from rcdiag.formats import as_sentence, number
 from rcdiag.pages.blocks import (
@@ -65,9 +66,24 @@ def _steps(result: CompareResult) -> Section:
         "rungs",
         "Steps of the ladder",
         [
-            words("Step", lambda rung: _step(rung, whole)),
+            words(
+                "Step",
+                lambda rung: (
+                    text(WHOLE, note=whole.end)
+                    if rung is whole
+                    else text(f"{rung.start} → {rung.end}")
+                ),
+            ),
             numbers("Adds", lambda rung: metric(rung.contribution), "contribution"),
-            numbers("Share", _share, "share"),
+            numbers(
+                "Share",
+                lambda rung: (
+                    text("cannot tell", order=nan)  # its interval is too wide
+                    if rung.share.level == "unknown"
+                    else share(rung.share.value)
+                ),
+                "share",
+            ),
             numbers("Its own k2", lambda rung: metric(rung.k2), "k2_kl"),
             numbers("Mean log-ratio", lambda rung: metric(rung.log_ratio_mean)),
             words("Noise", lambda rung: text("at the floor" if rung.at_floor else "")),
@@ -94,16 +110,6 @@ def _steps(result: CompareResult) -> Section:
 
 def _ends(result: CompareResult) -> tuple[str, str]:
     return result.ladder.policies[0], result.ladder.policies[-1]
-
-
-def _step(rung: Rung, whole: Rung) -> Cell:
-    return text(WHOLE, note=whole.end) if rung is whole else text(f"{rung.start} → {rung.end}")
-
-
-def _share(rung: Rung) -> Cell:
-    """Return the cell with the share of a step; "cannot tell" if its interval is too wide."""
-    unknown = rung.share.level == "unknown"
-    return text("cannot tell", order=float("nan")) if unknown else share(rung.share.value)
 
 
 def _nearest(result: CompareResult) -> Section:

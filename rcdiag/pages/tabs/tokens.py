@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
+from math import isnan
 
 from rcdiag.formats import number, shortened
 from rcdiag.pages.blocks import (
@@ -46,8 +46,11 @@ def tab(results: DumpResults) -> Tab | None:
     score = results.score
     if score is None or not score.target:
         return None
+    # The reader starts with the recommended preset, or else the first, that has weights.
+    weighed = [name for name, one in score.corrections.items() if one.weight_sum is not None]
     chosen = recommended(results)
-    preset = first_preset(score, () if chosen is None else chosen.names)
+    wanted = weighed if chosen is None else [*chosen.names, *weighed]
+    preset = next((name for name in wanted if name in weighed), "")
     made = tab_of(
         "tokens",
         "Tokens",
@@ -62,32 +65,24 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def _where(result: ScoreResult) -> Section | None:
+    """Show the figures of all tokens: those that are neither profiles nor over the steps."""
     elsewhere = (*PROFILE_NAMES, *BY_STEP, *MORE_BY_STEP, BESIDE_MISMATCH)
     others = [f for f in figures_of(result) if f.name not in elsewhere]
-    words = [
-        Paragraph(text=text, soft=True) for text in (_left_out(result), _all_agree(result)) if text
-    ]
     if not others:
         return None
-    return Section(title="How many tokens, and how far", blocks=[*words, Figures(items=others)])
-
-
-def _left_out(result: ScoreResult) -> str:
-    """Say how many rows this tab covers, if some have invalid log-probs."""
-    if not result.rows_left_out:
-        return ""
-    left = result.num_sequences - result.rows_left_out
-    return (
-        f"This tab covers the {left:,} of {result.num_sequences:,} responses whose log-probs are "
-        "neither NaN nor infinite nor positive."
-    )
-
-
-def _all_agree(result: ScoreResult) -> str:
-    """Say that all tokens agree, if the figure of tokens that differ would be empty."""
-    if any_beyond(result) or "log_ratio_histogram" not in result.figures:
-        return ""
-    return f"No log-ratio is larger than {number(SMALLEST)} nats."
+    blocks: list[Block] = []
+    if result.rows_left_out:
+        left = result.num_sequences - result.rows_left_out
+        covers = (
+            f"This tab covers the {left:,} of {result.num_sequences:,} responses whose log-probs "
+            "are neither NaN nor infinite nor positive."
+        )
+        blocks.append(Paragraph(text=covers, soft=True))
+    if "log_ratio_histogram" in result.figures and not any_beyond(result):  # it has no figure
+        agree = f"No log-ratio is larger than {number(SMALLEST)} nats."
+        blocks.append(Paragraph(text=agree, soft=True))
+    blocks.append(Figures(items=others))
+    return Section(title="How many tokens, and how far", blocks=blocks)
 
 
 def _profile(result: ScoreResult) -> Section | None:
@@ -177,32 +172,27 @@ def shade(log_ratio: float) -> str:
     return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""
 
 
-def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
-    """Return the recommended preset, or else the first, that has weights; "" if none has."""
-    weighed = [name for name, one in result.corrections.items() if one.weight_sum is not None]
-    return next((name for name in (*wanted, *weighed) if name in weighed), "")
-
-
-def largest(log_ratio: list[float]) -> float:
-    """Return the value with the largest absolute value; NaN counts as smallest."""
-    return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
-
-
 def _largest_of(sequence: SequenceTokens) -> float | None:
-    """Return the largest log-ratio of a sequence; None if only its first tokens are stored."""
+    """Return the log-ratio with the largest absolute value; NaN counts as smallest.
+
+    None if only the first tokens of the sequence are stored.
+    """
     whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
-    return largest(sequence.log_ratio) if whole and sequence.log_ratio else None
-
-
-def _sample(sequence: SequenceTokens) -> str:
-    return "" if sequence.sample_id is None else shortened(str(sequence.sample_id), LONGEST)
+    if not whole or not sequence.log_ratio:
+        return None
+    return max(sequence.log_ratio, key=lambda value: -1.0 if isnan(value) else abs(value))
 
 
 # Columns of the table of sequences; items are pairs of a sequence and why it is on the page.
 SEQUENCE_COLUMNS = (
     numbers("Row", lambda item: count(item[0].row)),
     words("Here as", lambda item: text(item[1])),
-    words("Sample", lambda item: text(_sample(item[0]))),
+    words(
+        "Sample",
+        lambda item: text(
+            "" if item[0].sample_id is None else shortened(str(item[0].sample_id), LONGEST)
+        ),
+    ),
     numbers("Step", lambda item: count(item[0].step)),
     numbers("Reward", lambda item: amount(item[0].reward)),
     numbers("Tokens", lambda item: count(item[0].num_tokens)),

@@ -19,7 +19,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.diagnose.logs import in_order
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
+from rcdiag.results.log_summary import LogSummary
 
 
 def training_log(result: DiagnoseResult | None) -> Section | None:
@@ -43,7 +43,14 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             numbers("Step", lambda one: amount(one.step_moved, str(one.step_moved))),
-            words("95% interval", lambda one: text(_interval(one))),
+            words(
+                "95% interval",
+                lambda one: text(
+                    f"{one.earliest} to {one.latest}"
+                    if one.earliest < one.latest
+                    else str(one.earliest)
+                ),
+            ),
             numbers("Before", lambda one: amount(one.key_before)),
             numbers("After", lambda one: amount(one.key_after)),
             words("Moves", lambda one: text(one.shape)),
@@ -68,7 +75,12 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
-            words("Means", lambda one: text(_with_unit(one))),
+            words(
+                "Means",
+                lambda one: text(
+                    f"{one.means} ({one.quantity_unit})" if one.quantity_unit else one.means
+                ),
+            ),
             words("Taken", lambda one: text(one.key_note)),
         ],
         log.quantities,
@@ -82,12 +94,3 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
-
-
-def _interval(one: KeyMoved) -> str:
-    return f"{one.earliest} to {one.latest}" if one.earliest < one.latest else str(one.earliest)
-
-
-def _with_unit(quantity: LoggedQuantity) -> str:
-    unit = quantity.quantity_unit
-    return f"{quantity.means} ({unit})" if unit else quantity.means

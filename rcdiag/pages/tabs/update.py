@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -34,14 +35,13 @@ from rcdiag.pages.replay.words import (
     TAGS,
     EqualUpdates,
     answer,
+    by_health,
     decided_by,
     divided,
     equal_updates,
-    health_order,
 )
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
-from rcdiag.results.replay import Factor
 
 NAIVE = "naive"  # the update without correction
 
@@ -52,13 +52,14 @@ def tab(results: DumpResults) -> Tab | None:
     if replay is None:
         return None
     step = "" if replay.step is None else f", step {replay.step}"
+    inside = Figures(items=figures_of(replay))
     return tab_of(
         "update",
         "Update",
         f"One update{step}",
         _presets(replay, reference(results)),
         _factors(replay),
-        _figures(replay),
+        Section(title="Inside the update", blocks=[inside]) if inside.items else None,
         _splits(replay),
         _model(replay),
     )
@@ -80,7 +81,8 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "updates",
         "Presets",
         _columns(result, against),
-        sorted(equal_updates(result), key=lambda update: _order(update, against)),
+        # The reference first, then by health, the safest first.
+        sorted(by_health(result), key=lambda update: against not in update.names),
         lambda update: {
             "key": update.names[0],
             "names": update.names,
@@ -110,55 +112,65 @@ def _presets(result: ReplayResult, against: str) -> Section:
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _order(update: EqualUpdates, against: str) -> tuple[bool, int]:
-    """Sort the reference first, then updates by their health, the safest first."""
-    return (against not in update.names, health_order(update.preset.health))
-
-
 def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     """Return all columns with the functions for their cells; a Δ is a cell's second line."""
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
-
-    def delta(update: EqualUpdates, name: str, value: float | None) -> Cell:
-        return amount(value, note=_against(result, update, against, name))
-
-    def clipped(update: EqualUpdates) -> Cell:
-        return share(update.preset.metrics.get("actor/pg_clipfrac"))
-
-    def top(update: EqualUpdates) -> Cell:
-        shares = update.preset.shares
-        return share(None if shares is None else shares.top_sequences)
-
-    def cosine(update: EqualUpdates) -> Cell:
-        gradient = update.preset.gradient
-        return metric(None if gradient is None else gradient.cosine)
-
-    def step(update: EqualUpdates) -> Cell:
-        after = update.preset.after_step
-        return amount(None if after is None else after.kl_old_new.value)
-
-    def away(update: EqualUpdates) -> Cell:
-        after = update.preset.after_step
-        value = None if after is None else after.kl_rollout_new.value
-        return delta(update, "kl_rollout_new", value)
-
-    def gradient_norm(update: EqualUpdates) -> Cell:
-        gradient = update.preset.gradient
-        return delta(update, "grad_norm", None if gradient is None else gradient.grad_norm)
-
+    delta = partial(_delta, result, against)
+    # A preset without a gradient, a step or shares has empty cells there.
     return [
         words("Preset", _names),
-        words("Health", _health, "health"),
-        numbers("Loss", lambda one: _loss(delta(one, "loss", one.preset.loss), one), "loss"),
+        words(
+            "Health",
+            lambda one: text(
+                one.preset.health.verdict,
+                level=TAGS[one.preset.health.verdict],
+                note=decided_by(one.preset.health),
+            ),
+            "health",
+        ),
+        numbers(
+            "Loss",
+            lambda one: amount(one.preset.loss, note=one.preset.undefined or delta(one, "loss")),
+            "loss",
+        ),
         numbers("|c|", lambda one: _pull(one.preset, norm), "coefficients.norm"),
         numbers("Kept tokens", lambda one: _kept(one.preset, result), "kept_tokens"),
-        numbers("Clipped", clipped, "actor/pg_clipfrac"),
-        numbers("Top 1% of sequences", top, "top_sequences"),
-        numbers("Gradient norm", gradient_norm, "grad_norm"),
-        numbers("Cosine", cosine, "cosine"),
-        numbers("KL(old || new)", step, "kl_old_new"),
-        numbers("KL(rollout || new)", away, "kl_rollout_new"),
+        numbers(
+            "Clipped",
+            lambda one: share(one.preset.metrics.get("actor/pg_clipfrac")),
+            "actor/pg_clipfrac",
+        ),
+        numbers(
+            "Top 1% of sequences",
+            lambda one: share(one.preset.shares and one.preset.shares.top_sequences),
+            "top_sequences",
+        ),
+        numbers(
+            "Gradient norm",
+            lambda one: amount(
+                one.preset.gradient and one.preset.gradient.grad_norm, note=delta(one, "grad_norm")
+            ),
+            "grad_norm",
+        ),
+        numbers(
+            "Cosine",
+            lambda one: metric(one.preset.gradient and one.preset.gradient.cosine),
+            "cosine",
+        ),
+        numbers(
+            "KL(old || new)",
+            lambda one: amount(one.preset.after_step and one.preset.after_step.kl_old_new.value),
+            "kl_old_new",
+        ),
+        numbers(
+            "KL(rollout || new)",
+            lambda one: amount(
+                one.preset.after_step and one.preset.after_step.kl_rollout_new.value,
+                note=delta(one, "kl_rollout_new"),
+            ),
+            "kl_rollout_new",
+        ),
     ]
 
 
@@ -169,16 +181,6 @@ def _names(update: EqualUpdates) -> Cell:
     if mode in update.names[0]:
         return cell
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
-
-
-def _health(update: EqualUpdates) -> Cell:
-    health = update.preset.health
-    return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
-
-
-def _loss(cell: Cell, update: EqualUpdates) -> Cell:
-    """Return the cell of the loss, with the reason if it is undefined."""
-    return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
 
 def _pull(preset: PresetReplay, held: float | None) -> Cell:
@@ -211,18 +213,18 @@ def difference(
 
 
 def _negative(value: MetricValue) -> MetricValue:
-    def minus(end: float | None) -> float | None:
-        return None if end is None else -end
+    """Return the difference seen from the other side: its ends change places."""
+    ends = (value.value, value.high, value.low)
+    middle, low, high = (None if end is None else -end for end in ends)
+    return MetricValue(value=middle, low=low, high=high)
 
-    return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
-
-def _against(result: ReplayResult, update: EqualUpdates, against: str, number_name: str) -> str:
+def _delta(result: ReplayResult, against: str, update: EqualUpdates, number: str) -> str:
     """Return a difference to the reference with its interval; "" for the reference itself."""
     if against in update.names:
         return ""
     held = next((group.names for group in equal_updates(result) if against in group.names), ())
-    value = difference(result, update.names, held, number_name)
+    value = difference(result, update.names, held, number)
     if value is None or value.value is None:
         return ""
     sign = "+" if value.value > 0 else ""
@@ -235,7 +237,12 @@ def _factors(result: ReplayResult) -> Section:
         "factors",
         "Factors of the ratio",
         [
-            words("Factor", lambda one: _factor(*one)),
+            words(
+                "Factor",
+                lambda one: text(
+                    FACTORS.get(one[0], one[0]), note=f"{one[1].behavior} → {one[1].target}"
+                ),
+            ),
             numbers("KL by k3 (nats per token)", lambda one: metric(one[1].k3_kl), "k3_kl"),
             numbers("ESS of sequences", lambda one: metric(one[1].ess_seq), "ess_seq"),
             numbers("Largest |log-ratio|", lambda one: amount(one[1].log_ratio_abs_max)),
@@ -243,17 +250,6 @@ def _factors(result: ReplayResult) -> Section:
         result.factors.items(),
     )
     return Section(title="The two factors of the ratio", blocks=[factors])
-
-
-def _factor(name: str, factor: Factor) -> Cell:
-    return text(FACTORS.get(name, name), note=f"{factor.behavior} → {factor.target}")
-
-
-def _figures(result: ReplayResult) -> Section | None:
-    figures = figures_of(result)
-    if not figures:
-        return None
-    return Section(title="Inside the update", blocks=[Figures(items=figures)])
 
 
 def _splits(result: ReplayResult) -> Section | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rcdiag.pages.blocks import (
     Block,
@@ -32,15 +31,18 @@ from rcdiag.results.sweep import Recommendation
 
 def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
     """Make the section: the scatter plot, the ranking, and the table linked with both."""
-    estimated = results.weights_help and any(
-        treatment.error is not None for treatment in treatments
-    )
+    estimated = results.weights_help and any(one.error is not None for one in treatments)
     corrections = table(
         "corrections-table",
         "Presets and swept settings",
         _columns(results, treatments, estimated=estimated),
         treatments,
-        lambda treatment: _row(treatment, results),
+        lambda one: {
+            "key": one.names[0],
+            "names": one.names,
+            "tag": tag_of(one, results),
+            "pale": results.weights_help and bool(one.candidate and one.candidate.refused),
+        },
         search=True,
         opens="correction",
     )
@@ -108,9 +110,7 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights have less variance and more bias.",
     ]
-    if results.weights_help and any(
-        treatment.level for treatment in treatments
-    ):  # only then the column exists
+    if results.weights_help and any(one.level for one in treatments):  # else there is no column
         sentences.append(
             "The level under Weights judges the weights and what is kept; the mismatch itself is "
             "judged on the first tab."
@@ -148,16 +148,6 @@ def _tags(advice: Recommendation) -> list[str]:
             "Same within error: the difference from the lowest error is below its standard error."
         )
     return sentences
-
-
-def _row(treatment: Treatment, results: DumpResults) -> dict[str, Any]:
-    refused = treatment.candidate is not None and treatment.candidate.refused
-    return {
-        "key": treatment.names[0],
-        "names": treatment.names,
-        "tag": tag_of(treatment, results),
-        "pale": bool(results.weights_help and refused),
-    }
 
 
 def _refused(reasons: Sequence[str]) -> str:

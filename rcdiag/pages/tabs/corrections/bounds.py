@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from rcdiag.pages.blocks import (
-    Block,
-    Paragraph,
-    Section,
-    Slot,
-    Terms,
-)
+from rcdiag.pages.blocks import Block, Paragraph, Section, Slot, Terms
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.packing import packed
 from rcdiag.pages.sweep.families import NUMBERS, family_chart
@@ -89,9 +82,8 @@ def _start(results: DumpResults, sweep: SweepResult) -> dict[str, Any]:
         family = PICKED if PICKED in sweep.families else next(iter(sweep.families))
         bounds = {sweep.families[family].axis: 2.0}
     rows = sweep.families[family].rows
-    nearest = min(range(len(rows)), key=lambda place: _distance(rows[place].bounds, bounds))
-    return {"family": family, "row": nearest}
-
-
-def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    return sum(abs(one[name] - bound) for name, bound in other.items() if name in one)
+    distances = [
+        sum(abs(row.bounds[name] - bound) for name, bound in bounds.items() if name in row.bounds)
+        for row in rows
+    ]
+    return {"family": family, "row": distances.index(min(distances))}

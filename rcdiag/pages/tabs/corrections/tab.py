@@ -14,7 +14,7 @@ from rcdiag.pages.blocks import (
     Tab,
     tab_of,
 )
-from rcdiag.pages.command_again import of_same_data
+from rcdiag.pages.command_again import sweep_command
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import recommended
 from rcdiag.pages.tabs.corrections.all_corrections import all_corrections
@@ -92,7 +92,7 @@ def _families(results: DumpResults) -> Section | None:
     """Say how to get settings beyond presets, if weights may help and there is no sweep."""
     if results.sweep is not None or results.score is None or not results.weights_help:
         return None
-    command = of_same_data(results.score, "sweep")
+    command = sweep_command(results.score)
     why = (
         "A preset is one setting. `rcdiag sweep` tries every threshold of all families on this "
         "table, ranks them by the error of the update and writes the configuration of the best; "

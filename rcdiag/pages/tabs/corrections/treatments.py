@@ -132,7 +132,9 @@ def _of_candidates(sweep: SweepResult | None) -> list[Treatment]:
         return []
     made = []
     for candidate in sweep.recommendation.candidates:
-        row = _row_of(sweep, candidate)
+        family = sweep.families.get(candidate.family)
+        rows = [] if family is None else family.rows
+        row = next((row for row in rows if row.bounds == candidate.bounds), None)
         if row is not None:
             made.append(replace(_of_row(candidate.name, row), candidate=candidate))
         elif candidate.name == NONE:
@@ -148,12 +150,6 @@ def _of_candidates(sweep: SweepResult | None) -> list[Treatment]:
             )
             made.append(whole)
     return made
-
-
-def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
-    family = sweep.families.get(candidate.family)
-    rows = [] if family is None else family.rows
-    return next((row for row in rows if row.bounds == candidate.bounds), None)
 
 
 def recommended(results: DumpResults) -> Treatment | None:
