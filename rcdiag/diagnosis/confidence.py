@@ -77,7 +77,7 @@ def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
 
 
 def _logit(score: float) -> float:
-    score = min(max(score, 0.02), 0.98)
+    score = min(max(score, 1.0 - MOST), MOST)
     return math.log(score / (1.0 - score))
 
 

@@ -27,7 +27,7 @@ HEAVY_TAIL = Guide(
 )
 
 
-class Judged(Struct, frozen=True):
+class JudgedCandidate(Struct, frozen=True):
     """The numbers of a candidate that the constraints judge."""
 
     row: SweepRow
@@ -48,7 +48,7 @@ class Judged(Struct, frozen=True):
         return math.inf if lost is not None and math.isnan(lost) else lost
 
 
-CONSTRAINTS: tuple[Rule[Judged], ...] = (
+CONSTRAINTS: tuple[Rule[JudgedCandidate], ...] = (
     Rule(
         name="constraint.acceptance",
         says="Share of the sequences with at least one token that stays in the loss.",
@@ -149,6 +149,6 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
 )
 
 
-def refused(it: Judged) -> list[str]:
+def refused(it: JudgedCandidate) -> list[str]:
     """Return a message for each constraint that a candidate breaks; a warning breaks one."""
     return [rule.message(it) for rule, level in levels_of("constraint", it) if level != "ok"]

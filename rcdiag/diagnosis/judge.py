@@ -26,7 +26,7 @@ from rcdiag.diagnosis.next_experiment import (
 )
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.thresholds import ENOUGH, MOST
+from rcdiag.diagnosis.thresholds import ENOUGH, HALF, MOST
 from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, Validity
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -540,7 +540,7 @@ def _usefulness(features: Features, validity: Validity) -> str:
     weights = np.exp(log_weights - log_weights.max())
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    little = ess < 0.5 * rows  # weights of whole sequences are of little use
+    little = ess < HALF * rows  # weights of whole sequences are of little use
     ending = f"but {found}: remove the cause first" if little else f"and {found}"
     if validity.answer == VALID:
         return f"Importance weights are valid {ending}."

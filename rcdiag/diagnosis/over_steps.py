@@ -20,7 +20,7 @@ from rcdiag.diagnosis.change_points import (
 )
 from rcdiag.diagnosis.features import Features, Onset
 from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
-from rcdiag.diagnosis.thresholds import EQUAL, LARGER, MANY_TIMES, SURELY
+from rcdiag.diagnosis.thresholds import COARSE, EQUAL, LARGER, MANY_TIMES, SLIGHT, SURELY, TWICE
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
@@ -30,14 +30,14 @@ SHOWN = 4  # numbers that a sentence lists
 # is in the number's own unit. With one it is a change of log(value + offset), so that values far
 # below the offset count as equal.
 LEAST_MOVED: dict[str, tuple[float, float | None]] = {
-    "k3_kl": (float(np.log(2.0)), SMALL_K3),
-    "prob_diff_mean": (float(np.log(2.0)), 1e-4),
+    "k3_kl": (TWICE, SMALL_K3),
+    "prob_diff_mean": (TWICE, 1e-4),
     "ratio_outside_2": (1e-3, None),
-    "ratio_mean": (0.05, None),
-    "behavior_ppl": (0.05, None),  # of the mean surprisal, nats
-    "response length": (0.1, 1.0),
+    "ratio_mean": (SLIGHT, None),
+    "behavior_ppl": (SLIGHT, None),  # of the mean surprisal, nats
+    "response length": (COARSE, 1.0),
     "reward": (0.0, None),
-    "entropy": (0.1, 1e-3),
+    "entropy": (COARSE, 1e-3),
 }
 # How the sentence about a run with learning rate 0 begins.
 AT_RATE_ZERO = "by no update (learning rate 0)"
@@ -46,7 +46,7 @@ OF_UPDATES = ("weights-never-synced", "weights-differ", "forwards-differ")
 MISMATCH_NUMBERS = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
 
 
-class Series(Struct, frozen=True):
+class StepSeries(Struct, frozen=True):
     """One number per step, with its standard error on the scale on which changes are measured."""
 
     name: str
@@ -54,9 +54,9 @@ class Series(Struct, frozen=True):
     scale: Array  # [steps] the value, or its logarithm
     error: Array  # [steps] of `scale`
 
-    def at(self, steps: NDArray[np.bool_]) -> Series:
+    def at(self, steps: NDArray[np.bool_]) -> StepSeries:
         """Return the series of some steps."""
-        return Series(self.name, self.value[steps], self.scale[steps], self.error[steps])
+        return StepSeries(self.name, self.value[steps], self.scale[steps], self.error[steps])
 
 
 def over_steps(features: Features) -> OverSteps | None:
@@ -90,7 +90,7 @@ class _Run(Struct, frozen=True):
     steps: Counts  # [steps] their numbers, ascending
     lost: Counts  # numbers of the steps none of whose rows has usable log-probs
     rows: Counts  # [steps] rows that have tokens
-    series: list[Series]  # of k3_kl first
+    series: list[StepSeries]  # of k3_kl first
 
     @classmethod
     def of(cls, features: Features) -> _Run | None:
@@ -146,7 +146,7 @@ def _says(
     return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
 
 
-def _falls(series: Series, at: int) -> bool:
+def _falls(series: StepSeries, at: int) -> bool:
     """Tell whether a series falls at a step by more than its standard errors explain."""
     error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
     return bool(
@@ -228,7 +228,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _series(case: Case, index: Counts, steps: int) -> list[Series]:
+def _series(case: Case, index: Counts, steps: int) -> list[StepSeries]:
     """Return the numbers of each step: mismatch, response length, reward and entropy."""
     tokens = case.tokens
     values = TokenValues.of(
@@ -272,7 +272,7 @@ class _Means(Struct, frozen=True):
         owner: Counts,
         *,
         back: Callable[[Array], Array] | None = None,
-    ) -> Series:
+    ) -> StepSeries:
         """Return the mean of values [tokens or rows] by step; `owner` is the row of each.
 
         `back` maps the mean to the number that is shown, such as exp for a perplexity.
@@ -295,11 +295,11 @@ class _Means(Struct, frozen=True):
             shown = mean if back is None else back(mean)
         _, small = LEAST_MOVED[name]
         if small is None:
-            return Series(name, shown, mean, error)
-        return Series(name, shown, np.log(mean + small), error / (mean + small))
+            return StepSeries(name, shown, mean, error)
+        return StepSeries(name, shown, np.log(mean + small), error / (mean + small))
 
 
-def _moves(series: Series) -> list[ChangePoint]:
+def _moves(series: StepSeries) -> list[ChangePoint]:
     """Return where a series jumps or, if it measures the mismatch, begins to grow.
 
     A growth counts only if it begins after the first step. Other numbers drift in every run that
@@ -319,7 +319,7 @@ def _begins(point: ChangePoint) -> int:
     return point.at + (point.shape == "creep")
 
 
-def _points(series: Series) -> list[ChangePoint]:
+def _points(series: StepSeries) -> list[ChangePoint]:
     """Return where a series changes by more than its standard errors and its noise explain."""
     known = np.isfinite(series.error)
     if len(series.scale) >= FEWEST:

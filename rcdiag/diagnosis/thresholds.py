@@ -9,6 +9,8 @@ from __future__ import annotations
 # other faults, rare values and chance hide it in the rest; MOST leaves room for a second fault.
 # PART is more than exceptions account for, FEW is no more than that.
 ALL, NEARLY_ALL, MOST, PART, FEW = 0.999, 0.95, 0.8, 0.2, 0.02
+# The main part of a whole; of an estimated quantity, what a cause must explain to be the cause.
+HALF = 0.5
 # Log-ratios are one-sided if this share of their sum of squares has one sign: the rest is rounding.
 ONE_SIDED = 0.99
 # Counts: a share or a correlation needs FEWEST tokens or token ids, or FEWEST_ROWS rows; a pattern
@@ -31,6 +33,9 @@ CERTAIN, SURE, UNSURE, RARE = -1e-3, -0.1, -0.9, -3.0
 # In a correct column few tokens have less than this log-prob, nats: 1 in 400.
 HARDLY_EVER = -6.0
 TWICE = 0.6931471805599453  # ln 2, nats: twice the probability
+# Two temperatures differ, and one distribution is another power of the other, if the logarithm of
+# the ratio is beyond this: engine noise moves an estimate by as much.
+A_POWER = 0.03
 # Standard errors: up to BY_ITS_ERROR a number may differ by chance; beyond SURELY it does not, even
 # with as many tests as are made of every table.
 BY_ITS_ERROR, SURELY = 3.0, 4.0

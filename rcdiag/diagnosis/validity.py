@@ -19,7 +19,7 @@ A recorded distribution that lacks a part of the trainer's support has an excess
 from __future__ import annotations
 
 from functools import cached_property
-from math import ceil, floor
+from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,19 @@ SECOND_ORDER = 0.3
 
 
 class Interval(Struct, frozen=True):
-    """An estimate with its 95% interval over rows."""
+    """An estimate with its 95% interval."""
 
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        """Write value and interval with enough digits for the interval's ends to differ."""
+        width = self.high - self.low
+        if not 0.0 < width < np.inf or self.value == 0.0:
+            return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+        digits = max(floor(log10(abs(self.value))) - floor(log10(width)) + 2, 3)
+        return f"{self.value:.{digits}g} ({self.low:.{digits}g} to {self.high:.{digits}g})"
 
     def between(self, least: float, most: float) -> bool:
         """Tell whether the whole interval lies between two numbers."""

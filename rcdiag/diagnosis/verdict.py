@@ -31,6 +31,7 @@ from rcdiag.diagnosis.judge import (
     with_verdict,
     without_traces,
 )
+from rcdiag.diagnosis.thresholds import HALF, PART
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
 # Umbrella -> the causes that it stands for.
@@ -38,12 +39,6 @@ STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
 # Cause from experiments -> its special case that only the table can name: experiments find which
 # weights sampled, the table shows how they lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
-# Rows whose log-probs a repair moved are left out of the experiments if they are at most this
-# share of all rows; otherwise too few rows would remain.
-FEW_MOVED = 0.6
-# A cause explains the whole mismatch if it leaves less than this share of the rms residual of the
-# unchanged model.
-LITTLE = 0.25
 MOST_RULED_OUT = 12  # causes that are listed as ruled out
 
 
@@ -73,7 +68,7 @@ def verdict_with_experiments(
 
 
 def _without_moved(case: Case, repaired: Case) -> Case:
-    """Return a repaired case without the rows whose log-probs were moved, where these are few.
+    """Return a repaired case without the rows whose log-probs were moved, where enough remain.
 
     Shifts and swapped rows are repaired in one column: the two columns then fit each other, but not
     always the tokens, and the model scores tokens.
@@ -82,7 +77,7 @@ def _without_moved(case: Case, repaired: Case) -> Case:
     for policy, values in repaired.log_probs.items():
         moved |= (values != case.log_probs[policy]) & repaired.mask
     rows = np.bincount(case.owner[moved], minlength=len(case.lengths)) > 0
-    return repaired.without_rows(rows) if 0.0 < rows.mean() <= FEW_MOVED else repaired
+    return repaired.without_rows(rows) if 0.0 < rows.mean() <= HALF else repaired
 
 
 def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
@@ -180,7 +175,7 @@ def _explains_all(left: Named, outcome: Outcome) -> bool:
     names = {cause.name for cause, _ in left if cause.stage == "law"}
     return any(
         test.slug in names
-        and test.residual.rms < LITTLE * test.baseline.rms
+        and test.residual.rms < PART * test.baseline.rms
         and test.residual.within(outcome.sample.noise)
         for test in outcome.tests
     )

@@ -25,8 +25,8 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.features import LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.features.shared_prefixes import A_POWER
 from rcdiag.diagnosis.thresholds import (
+    A_POWER,
     BY_ITS_ERROR,
     CERTAIN,
     EQUAL,

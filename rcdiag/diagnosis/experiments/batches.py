@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.experiments.fit import Residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    GAIN,
     Edit,
     HypothesisTest,
     HypothesisTester,
     experiment,
 )
 from rcdiag.diagnosis.experiments.prompts import with_prompt
+from rcdiag.diagnosis.experiments.thresholds import GAIN
 from rcdiag.engines.changes import Passage
 
 BLOCKS = (16, 8, 32, 4, 64)  # numbers of rows that may be padded together

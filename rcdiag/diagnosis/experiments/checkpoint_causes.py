@@ -12,16 +12,12 @@ from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import recorded_excess
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.thresholds import DECISIVE, MANY, SEVERAL, SOME
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
-from rcdiag.diagnosis.thresholds import FEW, MOST, SURELY
+from rcdiag.diagnosis.thresholds import FEW, MOST, NEARLY_ALL, PART, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
-
-# Shares of rows: other weights must explain LEAST_OF_STEP of the rows of a step that hardly any row
-# of which fits the trainer's weights; NEARLY is all of them, up to chance.
-LEAST_OF_STEP, NEARLY = 0.25, 0.9
 
 
 def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion | None:
@@ -87,7 +83,7 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclus
         return slug, make_suspicion(
             fit, message, [evidence], share_of_rows=share, from_step=from_step
         )
-    if share < NEARLY:
+    if share < NEARLY_ALL:
         return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
     if recorded_excess(tester) < -SURELY:
         message += (
@@ -121,7 +117,7 @@ def _within_rows(
 ) -> Conclusion | None:
     """Name the cause where rows have log-probs of several weights: in sequence, or mixed."""
     switched = float((weights.switch >= 0).mean())
-    if switched > SEVERAL and weights.explained.mean() + switched > MANY:
+    if switched > PART and weights.explained.mean() + switched > MOST:
         message = (
             f"In {share_of(switched)} the first tokens were scored with other weights than the "
             "last ones."
@@ -129,7 +125,7 @@ def _within_rows(
         return "in-flight-update", make_suspicion(
             _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
         )
-    if weights.mixed > SOME and recorded_excess(tester) < -SURELY:
+    if weights.mixed > PART and recorded_excess(tester) < -SURELY:
         message = (
             f"In {share_of(weights.mixed)} the recorded log-probs of single tokens are of other "
             "weights: those of a draft model."
@@ -195,13 +191,13 @@ def _over_steps(
     # Rows near the noise limit fit no checkpoint; so a step counts if hardly any of its rows fits
     # the trainer's weights.
     rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
-    late = [one for one, rate in rates.items() if rate > MANY]
-    mixed = any(1.0 - MANY < rate < MANY for rate in rates.values())
+    late = [one for one, rate in rates.items() if rate > MOST]
+    mixed = any(PART < rate < MOST for rate in rates.values())
     then = np.isin(step, late)
-    if len(rates) < 2 or not late or mixed or not other[then].mean() > LEAST_OF_STEP:
+    if len(rates) < 2 or not late or mixed or not other[then].mean() > PART:
         return None
     count = np.bincount(weights.best[other & then], minlength=len(weights.names))
-    used = np.flatnonzero(count > SEVERAL * count.sum())
+    used = np.flatnonzero(count > PART * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
         return "weights-never-synced", min(late)
@@ -211,9 +207,9 @@ def _over_steps(
 def single_checkpoint(weights: WeightsByRow) -> str | None:
     """Return the checkpoint that explains nearly all rows; None if that is the model's own."""
     other = weights.best[weights.explained & (weights.best > 0)]
-    if len(other) < NEARLY * len(weights.rows):
+    if len(other) < MOST * len(weights.rows):
         return None
     values, counts = np.unique(other, return_counts=True)
-    if counts.max() < NEARLY * len(other):
+    if counts.max() < NEARLY_ALL * len(other):
         return None
     return weights.names[int(values[counts.argmax()])]

@@ -31,19 +31,16 @@ from rcdiag.diagnosis.experiments.outcome import (
 from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
-from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE, SOME
+from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
     Conclusion,
     cause_in_sampling,
     make_suspicion,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, HALF, MOST, PART, SURELY
 from rcdiag.engines.changes import Forward
 
-# Both columns deviate alike if rms(difference of the columns) / rms(distance from the model) is
-# below this; a fault of one side makes this ratio about 1.
-ALIKE = 0.4
 # Families of causes of which the likelihood of the tokens selects one.
 OF_TOKENS = (TEMPERATURE_SLUGS, UNLOGGED_SLUGS)
 OF_WEIGHTS = {
@@ -106,7 +103,7 @@ def _ruled_out(outcome: Outcome) -> list[str]:
     """List causes that experiments tried and that explain none of the columns."""
     possible = {slug for slug, _ in outcome.suspicions}
     possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
-    possible |= {test.slug for test in outcome.tests if test.explained > SOME and test.gain > 0.0}
+    possible |= {test.slug for test in outcome.tests if test.explained > PART and test.gain > 0.0}
     tried = [test.slug for test in outcome.tests]
     for slug, suspicion in outcome.suspicions:
         # The likelihood of the tokens rules out the other distributions of the family.
@@ -160,13 +157,13 @@ def doubt_of(sample: RescoredSample, side: Side) -> str | None:
 def _agree_against_model(sides: Sequence[Side]) -> bool:
     """Tell whether both columns differ from the model in the same way.
 
-    A fault of one side changes one column. If both deviate in the same way, both were computed with
-    other weights, or from other tokens than those in the table.
+    A fault of one side changes one column, and makes `_apart` about 1. If both deviate in the same
+    way, both were computed with other weights, or from other tokens than those in the table.
     """
     if len(sides) < 2 or any(side.explained for side in sides):
         return False
     apart = _apart(sides)
-    return apart is not None and apart < ALIKE
+    return apart is not None and apart < HALF
 
 
 def _apart(sides: Sequence[Side]) -> float | None:

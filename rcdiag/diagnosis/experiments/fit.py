@@ -9,13 +9,14 @@ the column. The loss is the negative log-likelihood of Cauchy noise: a few outli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import floor, log10
 
 import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts, rms
 from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, UNSURE
+from rcdiag.diagnosis.thresholds import NEARLY_ALL
+from rcdiag.diagnosis.validity import Interval
 
 # Error of a float32 sum of a few hundred terms, nats: the smallest resolution of a column.
 FLOAT32 = 2e-6
@@ -38,11 +39,11 @@ class Residual(Struct, frozen=True):
         """Return the loss of every token, [tokens]."""
         return loss_at(self.values, self.sensitivity, self.scale, self.resolution)
 
-    def outlying(self, noise: float) -> float:
-        """Return the share of tokens whose residual is beyond an engine's noise."""
+    def outlying(self, noise: float, times: float = OUTLYING) -> float:
+        """Return the share of tokens whose residual is beyond some times an engine's noise."""
         if not len(self.values):
             return 0.0
-        far = OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
+        far = times * (noise * self.sensitivity + FLOAT32) + self.resolution
         return float((np.abs(self.values) > far).mean())
 
     @property
@@ -58,11 +59,10 @@ class Residual(Struct, frozen=True):
         width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]
         return rms(self.values[unsure] / width)
 
-    def within(self, noise: float, outlying: float = 0.05) -> bool:
-        """Tell whether the residual is engine noise, except for a share `outlying` of tokens."""
-        return (
-            self.scale <= MOST_NOISE * noise and self.outlying(max(noise, self.scale)) <= outlying
-        )
+    def within(self, noise: float) -> bool:
+        """Tell whether the residual of nearly all tokens is engine noise."""
+        few = self.outlying(max(noise, self.scale)) <= 1.0 - NEARLY_ALL
+        return few and self.scale <= MOST_NOISE * noise
 
 
 def residuals(recorded: Array, predicted: Array) -> Array:
@@ -118,22 +118,6 @@ def margin(better: Array, worse: Array, owner: Counts) -> float:
     return float(sums.sum() / error) if error > 0 else float(np.sign(sums.sum()) * 99.0)
 
 
-class Estimate(Struct, frozen=True):
-    """An estimated parameter with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """Write value and interval with enough digits for the interval's ends to differ."""
-        width = self.high - self.low
-        if not 0.0 < width < np.inf or self.value == 0.0:
-            return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
-        digits = max(floor(log10(abs(self.value))) - floor(log10(width)) + 2, 3)
-        return f"{self.value:.{digits}g} ({self.low:.{digits}g} to {self.high:.{digits}g})"
-
-
 def golden(
     loss: Callable[[float], float], low: float, high: float, *, steps: int = 14
 ) -> tuple[float, float]:
@@ -164,7 +148,7 @@ def searched(
     return (value, least) if least < losses[best] else (grid[best], losses[best])
 
 
-def interval(loss_by_row: Callable[[float], Array], value: float, width: float) -> Estimate:
+def interval(loss_by_row: Callable[[float], Array], value: float, width: float) -> Interval:
     """Return an estimate with a 95% interval from the curvature of a loss, rows as clusters.
 
     `loss_by_row` returns each row's summed loss; `width` is the step of the finite differences.
@@ -173,7 +157,7 @@ def interval(loss_by_row: Callable[[float], Array], value: float, width: float) 
     slope = (high - low) / (2.0 * width)
     curvature = float((high - 2.0 * at + low).sum()) / width**2
     if curvature <= 0:
-        return Estimate(value, value - width, value + width)
+        return Interval(value, value - width, value + width)
     error = float(np.sqrt(np.sum((slope - slope.mean()) ** 2))) / curvature
     half = max(1.96 * error, 0.0)
-    return Estimate(value, value - half, value + half)
+    return Interval(value, value - half, value + half)

@@ -10,13 +10,13 @@ import numpy as np
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    GAIN,
-    SLIGHT_GAIN,
     HypothesisTest,
     HypothesisTester,
     experiment,
     smallest,
 )
+from rcdiag.diagnosis.experiments.thresholds import GAIN, OUTLYING, SLIGHT_GAIN
+from rcdiag.diagnosis.thresholds import FEW, FEWEST
 from rcdiag.engines.changes import (
     Change,
     KeyValueCache,
@@ -32,10 +32,6 @@ SCALE = (0.125, 0.25, 0.5, 0.667, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0
 EPSILON = tuple(10.0**power for power in (-8, -7, -5, -4, -3, -2, -1, 0))
 WINDOWS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 CACHE_SCALES = tuple(2.0**power for power in range(-8, 3))
-# To find a place from which on tokens are off, at least FEWEST_OFF tokens must be off and more than
-# FEWEST_BEFORE tokens lie before it; a share EXCEPTIONS of the off tokens may lie before it too.
-FEWEST_OFF, FEWEST_BEFORE, EXCEPTIONS = 10, 50, 0.002
-SMALL = 12.0  # low precision may explain a residual of up to this many times an engine's noise
 
 
 def scanned(
@@ -119,14 +115,17 @@ def norm_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def onset(tester: HypothesisTester) -> int | None:
-    """Return the position in the whole sequence from which on tokens are off; None without one."""
+    """Return the position in the whole sequence from which on tokens are off; None without one.
+
+    Enough tokens must be off, and enough lie before that position, few of which are off.
+    """
     at, prompts = tester.side.known_at, tester.sample.case.prompt_ids
     assert prompts is not None
     place = prompts.lengths[tester.sample.owner[at]] + tester.sample.position[at]
-    if tester.far_off.sum() < FEWEST_OFF:
+    if tester.far_off.sum() < FEWEST:
         return None
-    first = int(np.quantile(place[tester.far_off], EXCEPTIONS))
-    return first if (place < first).sum() > FEWEST_BEFORE else None
+    first = int(np.quantile(place[tester.far_off], FEW))
+    return first if (place < first).sum() > FEWEST else None
 
 
 @experiment(
@@ -212,9 +211,9 @@ def quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _small(tester: HypothesisTester) -> bool:
-    """Tell whether the sampler's residual is only a few times an engine's noise."""
+    """Tell whether the sampler's residual is small enough to be that of a low precision."""
     sampler = tester.side.name == "sampler"
-    return sampler and tester.side.residual.scale < SMALL * tester.sample.noise
+    return sampler and tester.side.residual.scale < OUTLYING * tester.sample.noise
 
 
 FUNCTIONS = (rotary, norm_epsilon, window, kv_cache, quantised)

@@ -14,8 +14,9 @@ from msgspec import Struct, field
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import Residual, fit_residual, margin
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.thresholds import FAR_OFF, GAIN, LEAST_GAIN
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.thresholds import HALF, LOST_IN_NOISE, SURELY
 from rcdiag.engines.changes import Change, Forward, Passage
 
 Encode = Callable[[str], list[int]]
@@ -24,13 +25,7 @@ Coders = Callable[[], tuple[Encode | None, Decode | None]]
 Edit = Callable[[int], Passage | None]  # row -> edited passage for the model; None: not possible
 
 SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
-FINER = 0.4  # a test explains much if residual scale / scale of the unchanged model is below this
 CHEAP = 1.0  # an experiment of fewer passes counts as one without forward passes
-# Gain of a test over the unchanged model, nats per token: from GAIN on it is repeated on more rows,
-# from SLIGHT_GAIN on if it is the only candidate; a gain below LEAST_GAIN counts as none.
-GAIN, SLIGHT_GAIN, LEAST_GAIN = 0.3, 0.05, 0.02
-# A token deviates far if |recorded - expected| > 20 times the engine's noise + 0.02 nats.
-FAR_OFF = 20.0, 0.02
 
 
 def no_coders() -> tuple[Encode | None, Decode | None]:
@@ -68,9 +63,12 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether the hypothesis explains much more than the baseline, and significantly."""
-        much = self.explained > 0.5 or self.residual.scale < FINER * self.baseline.scale
-        return much and self.gain > LEAST_GAIN / 2 and self.z > SURELY
+        """Tell whether the hypothesis explains much more than the baseline, and significantly.
+
+        It explains half of the squared residuals, or halves their scale.
+        """
+        much = self.explained > HALF or self.residual.scale < HALF * self.baseline.scale
+        return much and self.gain > LEAST_GAIN and self.z > SURELY
 
 
 def smallest(tests: Iterable[HypothesisTest | None]) -> HypothesisTest | None:
@@ -145,9 +143,9 @@ class HypothesisTester(Struct, dict=True):
     def far_off(self) -> Flags:
         """Flag tokens that deviate by far more than an engine's noise, [known tokens]."""
         side, at = self.side, self.side.known_at
-        times, nats = FAR_OFF
         off = np.abs(side.recorded[at] - side.expected[at])
-        flags: Flags = off > times * self.sample.noise * side.sensitivity[at] + nats
+        noise = FAR_OFF * self.sample.noise * side.sensitivity[at]
+        flags: Flags = off > noise + LOST_IN_NOISE
         return flags
 
     @cached_property

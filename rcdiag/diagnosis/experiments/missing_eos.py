@@ -9,7 +9,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS, HALF
 from rcdiag.engines.changes import Forward, Passage
 
 ASKED = 48  # at most this many rows are scored with an end token
@@ -41,15 +41,17 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     probability = np.zeros(len(asked))
     for end in ends:
         probability += np.exp(forward.log_probs([_ended(sample, int(row), end) for row in asked]))
-    share = float(np.mean(probability > 0.5))  # the end was likelier than all other tokens together
-    if share < 0.5:
+    share = float(
+        np.mean(probability > HALF)
+    )  # the end was likelier than all other tokens together
+    if share < HALF:
         return None
     median = float(np.median(probability))
     # The residual at other tokens does not matter for the ends: scale and tail keep their default.
     fit = ExperimentFit(
         kind="tokens",
         explained=share,
-        z=(share - 0.5) * 2.0 * float(np.sqrt(len(asked))),
+        z=(share - HALF) * 2.0 * float(np.sqrt(len(asked))),
         tokens=len(asked),
         rows=len(asked),
     )

@@ -24,7 +24,7 @@ from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.patterns import only_rows_off, z_by_rows
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_residual, side_at, side_of
-from rcdiag.diagnosis.experiments.thresholds import CERTAIN, MANY, NOT_ROUNDING
+from rcdiag.diagnosis.experiments.thresholds import FEW_OFF, GAIN, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
     Conclusion,
@@ -33,13 +33,10 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import (
 )
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
 from rcdiag.engines.changes import Forward, Moved
 from rcdiag.formats import plural, share_of
 
-# A column is the model's own in float32 if at most this share of tokens is beyond float32 rounding.
-FEW_INEXACT = 1e-3
-MUCH = 0.5  # nats per token: such a gain counts as much as explaining most of the sum of squares
 WORDS_OF_RECORDER = (
     "recorded",
     "stored",
@@ -56,7 +53,7 @@ def conclude_side(
     outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
 ) -> Conclusion | None:
     """Name the cause of one side's column; None where the unchanged model explains it."""
-    if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_INEXACT:
+    if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_OFF:
         return None
     if not side.explained and other is not None and other.explained:
         side = side_at(outcome.sample, side.name, side.policy, other.temperature)
@@ -96,8 +93,8 @@ def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[
         test
         for test in tests
         if explains(test, tester.sample.noise)
-        and test.z > CERTAIN
-        and (test.explained > MANY or test.gain > MUCH)
+        and test.z > SURELY
+        and (test.explained > MOST or test.gain > GAIN)
         and rms(test.predicted - expected[test.at]) > NOT_ROUNDING
     ]
 

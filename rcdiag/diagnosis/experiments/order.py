@@ -34,8 +34,9 @@ from rcdiag.diagnosis.experiments.sampling_parameters import (
     min_tokens,
     penalties,
 )
-from rcdiag.diagnosis.experiments.sides import FEW_OFF
+from rcdiag.diagnosis.experiments.thresholds import FEW_OFF
 from rcdiag.diagnosis.experiments.weights import WEIGHTS
+from rcdiag.diagnosis.thresholds import FEWEST, HALF
 from rcdiag.registry import Registry
 
 EXPERIMENTS: Registry[Experiment] = Registry(
@@ -51,9 +52,6 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         recorded_experts,
     ),
 )
-
-
-FEWEST_COMMON = 30  # common tokens that a comparison of two tests needs
 
 
 class RunSummary(Struct, frozen=True):
@@ -129,7 +127,7 @@ def explains(test: HypothesisTest, noise: float) -> bool:
     if not (test.is_significant and test.residual.within(noise)):
         return False
     off = test.baseline.outlying(noise)
-    return off < FEW_OFF or test.residual.outlying(noise) < 0.5 * off
+    return off < FEW_OFF or test.residual.outlying(noise) < HALF * off
 
 
 def ranked(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
@@ -152,7 +150,7 @@ def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
     With too few common tokens this is only the sign of the difference of their gains.
     """
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
-    if len(common) < FEWEST_COMMON or one.side != other.side:
+    if len(common) < FEWEST or one.side != other.side:
         return float(np.sign(one.gain - other.gain))
     first, second = one.residual.loss[of_one], other.residual.loss[of_other]
     return margin(first, second, common // 64)
@@ -161,10 +159,10 @@ def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
 def common_margin(one: HypothesisTest, other: HypothesisTest, tester: HypothesisTester) -> float:
     """Return the z score of one test's gain over another, with rows as clusters.
 
-    0 with fewer than FEWEST_COMMON common tokens.
+    0 with too few common tokens.
     """
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
-    if len(common) < FEWEST_COMMON:
+    if len(common) < FEWEST:
         return 0.0
     first = tester.residual_of(one.predicted[of_one], common)
     second = tester.residual_of(other.predicted[of_other], common)

@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.hypothesis_tester import Coders, HypothesisTest, no_coders
 from rcdiag.diagnosis.experiments.order import RunSummary
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow
+from rcdiag.diagnosis.validity import Interval
 
 Suspicions = list[Conclusion]
 
@@ -40,7 +40,7 @@ class Outcome(Struct):
     tests: list[HypothesisTest] = field(default_factory=list)
     open: list[str] = field(default_factory=list)  # experiments for which no time was left
     weights: dict[str, WeightsByRow] = field(default_factory=dict)  # by side
-    temperature: Estimate | None = None  # of the tokens
+    temperature: Interval | None = None  # of the tokens
     steps: list[int] | None = None  # training steps whose rows were read; None: all steps
 
     def record(self, run: RunSummary) -> list[HypothesisTest]:

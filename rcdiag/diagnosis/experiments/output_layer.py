@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Counts, spread_over
 from rcdiag.diagnosis.experiments.fit import searched
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    LEAST_GAIN,
     HypothesisTest,
     HypothesisTester,
     experiment,
     smallest,
 )
-from rcdiag.diagnosis.experiments.thresholds import SCANNED
+from rcdiag.diagnosis.experiments.thresholds import LEAST_GAIN, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
+from rcdiag.diagnosis.thresholds import HALF
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
 RANKS = (2, 4, 8, 16)
-MOST_ROUNDED = 0.6  # share of squared residuals that rounded logits must explain
 # Range of log(number of padding rows with logit 0) that is searched.
 PADDING = (-4.0, 14.0)
 
@@ -82,7 +81,7 @@ def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         test = tester.test("bf16-logits", words, tester.distribution.log_prob_under(logits))
         # Any bfloat16 engine rounds its logits, but its other layers round as much: then rounded
         # logits alone explain less.
-        if test.explained > MOST_ROUNDED:
+        if test.explained > HALF:
             yield test
 
 

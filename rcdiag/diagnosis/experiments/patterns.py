@@ -20,19 +20,15 @@ from rcdiag.diagnosis.experiments.thresholds import (
     NOT_ROUNDING,
     OUTLYING,
 )
-from rcdiag.diagnosis.features.shared_prefixes import FEWEST_PAIRS
-from rcdiag.diagnosis.thresholds import MOST
-
-ROW_OFF = 0.03  # a row is off if more than this share of its tokens is
-FEWEST_OFF = 6  # least number of rows that are off
+from rcdiag.diagnosis.thresholds import FEW, FEWEST, FEWEST_OF_PATTERN, FEWEST_ROWS, MOST
 
 
 def rows_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag the rows of a sample in which more than a few tokens are off, [rows]."""
     row = np.searchsorted(sample.rows, sample.owner[side.known_at])
     count = len(sample.rows)
-    off = np.bincount(row, _off(sample, side, side.known_at, 1e-4), minlength=count)
-    flags: Flags = off > ROW_OFF * np.maximum(np.bincount(row, minlength=count), 1)
+    off = np.bincount(row, _off(sample, side, side.known_at), minlength=count)
+    flags: Flags = off > FEW * np.maximum(np.bincount(row, minlength=count), 1)
     return flags
 
 
@@ -49,10 +45,10 @@ def recorded_excess(tester: HypothesisTester) -> float:
     return z_by_rows(tester.side.residual.values, tester.sample.owner[tester.side.known_at])
 
 
-def _off(sample: RescoredSample, side: Side, at: Counts, least: float) -> Flags:
-    """Flag tokens that are off by more than an engine's noise and `least` nats, [at]."""
+def _off(sample: RescoredSample, side: Side, at: Counts) -> Flags:
+    """Flag tokens that are off by more than an engine's noise explains, [at]."""
     width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]
-    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + least
+    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + NOT_ROUNDING
     return flags
 
 
@@ -75,7 +71,7 @@ def differs_by_chance(sample: RescoredSample, side: Side) -> float | None:
         known = [place for place in places if side.known[place]]
         if len(known) < 2:
             continue
-        if not _off(sample, side, np.array(known), NOT_ROUNDING).any():
+        if not _off(sample, side, np.array(known)).any():
             continue
         values, sensitivity = side.recorded[known], float(side.sensitivity[known].mean())
         width = OUTLYING / 2 * sample.noise * sensitivity + side.resolution[known].max()
@@ -83,7 +79,7 @@ def differs_by_chance(sample: RescoredSample, side: Side) -> float | None:
             differ += 1
         else:
             same += 1
-    return differ / (differ + same) if differ + same >= FEWEST_PAIRS else None
+    return differ / (differ + same) if differ + same >= FEWEST else None
 
 
 def retokenised(tester: HypothesisTester) -> float | None:
@@ -98,7 +94,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
     for row in sample.rows:
         tokens = sample.tokens_of([int(row)])
         ids = sample.response(int(row))
-        off = side.known[tokens] & _off(sample, side, tokens, NOT_ROUNDING)
+        off = side.known[tokens] & _off(sample, side, tokens)
         began = int(np.argmax(off)) if off.any() else None
         differs = _differs(tester, ids, sample.case.mask[sample.place[tokens]])
         if differs is None and began is None:
@@ -106,7 +102,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
         rows += 1
         if differs is not None and (began is None or began >= differs - 1):
             agree += 1
-    return agree / rows if rows >= 5 else None
+    return agree / rows if rows >= FEWEST_OF_PATTERN else None
 
 
 def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> int | None:
@@ -132,7 +128,7 @@ def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> i
 def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
     """Return the sample of the rows that are off; None if the model does not explain the others."""
     off = rows_off(sample, side)
-    if not FEWEST_OFF <= off.sum() <= MOST * len(off):
+    if not FEWEST_ROWS <= off.sum() <= MOST * len(off):
         return None
     at = side.known_at
     others = at[~np.isin(sample.owner[at], sample.rows[off])]

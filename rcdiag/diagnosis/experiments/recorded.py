@@ -8,24 +8,20 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    GAIN,
     HypothesisTest,
     HypothesisTester,
     experiment,
 )
 from rcdiag.diagnosis.experiments.sides import MODEL, as_table
+from rcdiag.diagnosis.experiments.thresholds import GAIN
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES
 from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, suspicions
-from rcdiag.diagnosis.thresholds import FEWEST, SLIGHT
+from rcdiag.diagnosis.thresholds import FEWEST, HALF, SLIGHT
 from rcdiag.formats import share_of
 
-# A factor counts as 1 within A_FACTOR, and as that of a base if factor * ln(base) - 1 is within
-# A_BASE.
-A_FACTOR, A_BASE = 0.005, 0.003
-# Least share of the tokens that a repair must leave to be tested on them.
-LEFT = 0.5
+A_FACTOR = 0.005  # a factor within this share of another one counts as that
 
 
 @experiment(
@@ -71,7 +67,8 @@ def repairs(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             continue
         judged = np.bincount(repaired.owner[repaired.mask], minlength=len(repaired.lengths)) > 0
         inside, usable = judged[repaired.owner], repaired.mask & side.known[at]
-        if usable.sum() < max(LEFT * (inside & side.known[at]).sum(), 1):
+        # A repair that leaves fewer tokens is not tested on them.
+        if usable.sum() < max(HALF * (inside & side.known[at]).sum(), 1):
             continue
         distance = repaired.log_probs[side.policy] - repaired.log_probs[MODEL]
         left = np.where(inside, np.where(usable, distance, 0.0), recorded - expected)
@@ -99,7 +96,7 @@ def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     factor = float(np.median(side.recorded[at][informative] / expected[informative]))
     if not np.isfinite(factor) or factor <= 0 or abs(factor - 1.0) < A_FACTOR:
         return
-    if any(abs(factor * np.log(base) - 1.0) < A_BASE for base in LOG_BASES):
+    if any(abs(factor * np.log(base) - 1.0) < A_FACTOR for base in LOG_BASES):
         return
     yield tester.test(
         "log-probs-divided",

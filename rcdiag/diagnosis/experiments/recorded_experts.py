@@ -13,11 +13,9 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sides import fit_of_residual
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.thresholds import HALF, SURELY
 from rcdiag.engines.changes import RecordedExperts
 from rcdiag.formats import percentage
-
-MOST_OF_IT = 0.5  # share of squared residuals that the experts must explain to be the cause
 
 
 @experiment(
@@ -40,7 +38,7 @@ def recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Conclusion | None:
     """Return `moe-routing` where the sampler's experts explain most of its column's distance."""
-    if test.explained < MOST_OF_IT or test.z < SURELY:
+    if test.explained < HALF or test.z < SURELY:
         return None
     fit = fit_of_residual(
         sample, test.residual, test.at, "hypothesis", explained=test.explained, z=test.z

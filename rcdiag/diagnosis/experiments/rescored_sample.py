@@ -17,12 +17,11 @@ from rcdiag.diagnosis.case import Array, Case, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
+from rcdiag.diagnosis.thresholds import CERTAIN
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
 DISTRIBUTION_TOKENS = 6_144  # at most this many tokens keep their logits over the vocabulary
 DISTRIBUTION_LOGITS = 1 << 26  # at most this many logits are kept, whatever the vocabulary
-# Least 1 - p of the likeliest token for which a context is informative about the temperature
-LEAST_UNSURE = 1e-3
 NOISE_ROWS = 32  # rows, spread over the sample, on which rounding is measured
 
 
@@ -175,8 +174,9 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
-    # Logits are kept of some tokens in uncertain contexts, whatever token was sampled there.
-    unsure = np.flatnonzero(case.sampled[place] & (-np.expm1(reading.top) > LEAST_UNSURE))
+    # Logits are kept of some tokens in uncertain contexts, whatever token was sampled there: where
+    # the likeliest token is certain, a context shows nothing of the temperature.
+    unsure = np.flatnonzero(case.sampled[place] & (reading.top < CERTAIN))
     most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
     chosen = unsure[spread_over(len(unsure), most)]
     distribution = TrainerDistribution(

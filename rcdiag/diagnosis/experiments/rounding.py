@@ -11,16 +11,14 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import Residual
-from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, UNSURE
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, OUTLYING, UNSURE
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
-from rcdiag.diagnosis.thresholds import PART
+from rcdiag.diagnosis.thresholds import ENOUGH, PART
 
 LEAST, MOST = 1e-3, 0.3  # bounds of the scale of logit noise
 # Residuals of two bfloat16 engines have .75 to 1.1 times the scale of the model's own pass; the
 # margin allows for other kernels, and for the few rows on which the scale is measured.
 ROOM = 1.6
-FEWEST = 300  # uncertain tokens that an estimate by token id needs
-CLIPPED = 8.0  # residuals are clipped to this many scales before they are averaged by token id
 # A tail is heavier than rounding if it exceeds TAILS times the tail of rounding, which is taken to
 # be at least LIGHTEST.
 LIGHTEST, TAILS = 2.0, 2.0
@@ -62,10 +60,10 @@ def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     both halves.
     """
     unsure = residual.sensitivity > UNSURE
-    if unsure.sum() < FEWEST:
+    if unsure.sum() < ENOUGH:
         return None
     width = residual.scale * residual.sensitivity[unsure] + residual.resolution[unsure]
-    values = np.clip(residual.values[unsure] / width, -CLIPPED, CLIPPED)
+    values = np.clip(residual.values[unsure] / width, -OUTLYING, OUTLYING)
     rows = np.unique(owner)
     late = owner[unsure] >= rows[len(rows) // 2]
     agreement = cross_fitted(token[unsure], values, late, least=FEWEST_OF_ID)

@@ -13,36 +13,39 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts, Flags
-from rcdiag.diagnosis.experiments.fit import Estimate, golden
+from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.trainer_distribution import (
     Ranked,
     TrainerDistribution,
     log_prob_variance,
     scaled,
 )
+from rcdiag.diagnosis.thresholds import RARE
+from rcdiag.diagnosis.validity import Interval
 
 SPAN = 4  # consecutive tokens of a span
-FOREIGN = 3.0  # nats: mean of surprisal minus entropy over a span that was not sampled
 
 
 def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
     """Flag tokens in spans that the policy would hardly have sampled, [tokens].
 
-    Another temperature raises the surprisal a little at all tokens; tool or template text raises it
-    a lot at consecutive tokens.
+    In these the surprisal is larger than the entropy by that of a rare token, on average. Another
+    temperature raises the surprisal a little at all tokens; tool or template text raises it a lot
+    at consecutive tokens.
     """
-    excess = np.nan_to_num(np.clip(-log_prob - entropy, -10.0, 10.0))
+    most = -RARE * (SPAN - 1)  # so that no token makes its span foreign by itself
+    excess = np.nan_to_num(np.clip(-log_prob - entropy, -most, most))
     flags = np.zeros(len(excess), np.bool_)
     if len(excess) < SPAN:
         return flags
     sums = np.convolve(excess, np.ones(SPAN), mode="valid")
     one_row = owner[: len(sums)] == owner[SPAN - 1 :]
-    for start in np.flatnonzero((sums > FOREIGN * SPAN) & one_row):
+    for start in np.flatnonzero((sums > -RARE * SPAN) & one_row):
         flags[start : start + SPAN] = True
     return flags
 
 
-def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
+def temperature_of_tokens(distribution: TrainerDistribution) -> Interval:
     """Estimate the temperature at which tokens were sampled, by maximum likelihood.
 
     The 95% interval is from the Fisher information of the distribution.
@@ -54,7 +57,7 @@ def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
     # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the distribution at T.
     information = float(log_prob_variance(scaled(distribution.logits, temperature)).sum())
     error = temperature / np.sqrt(max(information, 1e-9))
-    return Estimate(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
+    return Interval(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
 
 
 class Support(Struct, frozen=True):

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.experiments.fit import (
-    Estimate,
     golden,
     interval,
     loss_at,
@@ -21,25 +20,21 @@ from rcdiag.diagnosis.experiments.fit import (
     searched,
 )
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    LEAST_GAIN,
     HypothesisTest,
     HypothesisTester,
     experiment,
 )
-from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, SCANNED
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, LEAST_GAIN, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
+from rcdiag.diagnosis.thresholds import CERTAIN, FEWEST, MOST_IDS, PART
+from rcdiag.diagnosis.validity import Interval
 
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
-MOST_BIASED = 6  # if biases on this many token ids are found, the column has another fault
 BANNED = -30.0  # the bias of a token that cannot be sampled
 HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
 GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
-# Nats around a start in which a bias is searched, at first and once all are found.
-FAR_SEARCH, NEAR_SEARCH = 2.5, 1.5
-# An id that is expected at least FEWEST_FAVOURED times under its bias is hardly sampled if it
-# occurs less than MUCH_RARER of that.
-FEWEST_FAVOURED, MUCH_RARER = 10.0, 0.3
+SEARCHED = 2.5  # nats around a start in which a bias is searched
 
 
 class SeenTokens(Struct, frozen=True):
@@ -141,7 +136,7 @@ def penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 def _strength_interval(
     tester: HypothesisTester, few: Counts, predicted: Callable[[float], Array], strength: float
-) -> Estimate:
+) -> Interval:
     """Return a strength with its interval, rows as clusters."""
     at = tester.distribution_at[few]
     sensitivity, resolution = tester.side.sensitivity[at], tester.side.resolution[at]
@@ -184,9 +179,11 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         residual, scale = residuals(self.recorded, self.predicted(biases)), max(self.noise, 1e-3)
         return float(loss_at(residual, self.sensitivity, scale, self.resolution).mean())
 
-    def fitted(self, biases: Mapping[int, float], token: int, start: float, far: float) -> float:
-        """Return the bias of one token that fits best, searched up to `far` nats from a start."""
-        best, _ = golden(lambda bias: self.loss({**biases, token: bias}), start - far, start + far)
+    def fitted(self, biases: Mapping[int, float], token: int, start: float) -> float:
+        """Return the bias of one token that fits best, searched around a start."""
+        best, _ = golden(
+            lambda bias: self.loss({**biases, token: bias}), start - SEARCHED, start + SEARCHED
+        )
         return best
 
     def next_bias(self, biases: Mapping[int, float]) -> tuple[int, float] | None:
@@ -202,7 +199,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         if not starts:
             return None
         _, token, start = min((self.loss({**biases, one: at}), one, at) for one, at in starts)
-        return token, self.fitted(biases, token, start, FAR_SEARCH) if start > BANNED else start
+        return token, self.fitted(biases, token, start) if start > BANNED else start
 
     def never_sampled(self, token: int, bias: float) -> bool:
         """Tell whether an id is sampled far less often than a positive bias on it would imply."""
@@ -210,9 +207,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
             return False
         own = self.probability[:, token].astype(np.float64) * np.exp(bias)
         expected = float((own / (1.0 - self.probability[:, token] + own)).sum())
-        return (
-            expected > FEWEST_FAVOURED and int((self.token == token).sum()) < MUCH_RARER * expected
-        )
+        return expected > FEWEST and int((self.token == token).sum()) < PART * expected
 
     def _candidates(self, biases: Mapping[int, float]) -> list[tuple[int, float]]:
         """Return ids that may have a bias, with a first guess of it.
@@ -267,18 +262,19 @@ def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
     biases: dict[int, float] = {}
     least = column.loss({})
-    while len(biases) < MOST_BIASED and (found := column.next_bias(biases)) is not None:
+    while len(biases) < MOST_IDS and (found := column.next_bias(biases)) is not None:
         token, bias = found
         reached = column.loss({**biases, token: bias})
         if reached > least - GAIN_OF_BIAS or column.never_sampled(token, bias):
             break
         biases[token], least = bias, reached
-    if not 0 < len(biases) < MOST_BIASED:
+    # If all these ids seem to have a bias, the column has another fault.
+    if not 0 < len(biases) < MOST_IDS:
         return
     # The first biases were fitted before the others were known: fit them again.
     for token in list(biases) if len(biases) > 1 else []:
         if biases[token] > BANNED:
-            biases[token] = column.fitted(biases, token, biases[token], NEAR_SEARCH)
+            biases[token] = column.fitted(biases, token, biases[token])
     names = ", ".join(
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
         for token, bias in biases.items()
@@ -316,7 +312,8 @@ def min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     # The last position at which a ban explains more, and the next one at which it would be visible.
     best = int(np.argmax(gain))
     last = int(distribution.position[order][best])
-    informative = order[best + 1 :][probability[order[best + 1 :]] > 1e-3]
+    later = order[best + 1 :]
+    informative = later[np.log(allowed[later]) < CERTAIN]
     upto = int(distribution.position[informative].min()) if len(informative) else last + 1
     predicted = expected - np.where(distribution.position <= last, np.log(allowed), 0.0)
     yield tester.test(

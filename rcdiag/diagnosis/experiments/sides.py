@@ -10,20 +10,20 @@ from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
-from rcdiag.diagnosis.experiments.thresholds import SCANNED
+from rcdiag.diagnosis.experiments.thresholds import (
+    FAR_OFF,
+    FEW_OFF,
+    FEWEST_CONTEXTS,
+    LEAST_GAIN,
+    OUTLYING,
+    SCANNED,
+    SLIGHT_GAIN,
+)
 from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
-# Rounding alone leaves at most this share of tokens beyond FAR_TIMES the bound of an outlier; more
-# of them are a fault of a few tokens.
-FEW_OFF, FAR_TIMES = 0.004, 2.5
-# Nats per token by which the stated temperature must fit better than 1 (BETTER), and a searched one
-# better than both (SURELY_BETTER); number of contexts that the search needs.
-BETTER, SURELY_BETTER, FEWEST_CONTEXTS = 0.01, 0.1, 50
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MODEL = "checkpoint"  # the name of the model's column in a table of it and a recorded one
-# Tail of a residual above which rounding does not explain the column of a trainer's dense model
-UNEVEN = 10.0
 
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
@@ -32,7 +32,7 @@ def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
     stated = sample.stated_temperature
     if np.any(stated != 1.0):
         other = side_at(sample, name, policy, stated)
-        if other.residual.nats < made.residual.nats - BETTER:
+        if other.residual.nats < made.residual.nats - LEAST_GAIN:
             made = other
     if made.explained:
         return made
@@ -52,11 +52,12 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
     sensitivity = sample.sensitivity_at(expected) / temperature
     resolution = _resolution(sample, recorded, known)
     residual = fit_residual(recorded[known], expected[known], sensitivity[known], resolution[known])
+    # With such a tail, rounding does not explain the column of a trainer's dense model.
     uneven = (
         name == "trainer"
         and not sample.experts
         and residual.scale > EXACT
-        and residual.tail > UNEVEN
+        and residual.tail > OUTLYING
     )
     return Side(
         name=name,
@@ -71,7 +72,7 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
         explained=(
             residual.scale <= sample.noise
             and residual.within(sample.noise)
-            and residual.outlying(FAR_TIMES * sample.noise) < FEW_OFF
+            and residual.outlying(sample.noise, FAR_OFF) < FEW_OFF
             and not uneven
         ),
     )
@@ -111,9 +112,7 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
         lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),
         np.log(TEMPERATURES).tolist(),
     )
-    return (
-        float(np.exp(log_temperature)) if least < loss(side.expected[at]) - SURELY_BETTER else None
-    )
+    return float(np.exp(log_temperature)) if least < loss(side.expected[at]) - SLIGHT_GAIN else None
 
 
 def fit_of_side(

@@ -22,19 +22,14 @@ from rcdiag.diagnosis.experiments.patterns import (
 )
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST
 from rcdiag.diagnosis.experiments.sides import as_table, fit_of_side
-from rcdiag.diagnosis.experiments.thresholds import MANY
+from rcdiag.diagnosis.experiments.thresholds import OUTLYING
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import GENERIC, suspicions
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, MUCH_LARGER
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MANY_TIMES, MOST, MUCH_LARGER, PART
 from rcdiag.formats import share_of
 from rcdiag.results.diagnosis import NOTHING_WRONG
 
-BY_CHANCE = 0.25  # share of repeated contexts with several values: dropout gives 1, rounding 0
-WORTH_SAYING = 0.1  # share of the squares that a test must explain to be listed as evidence
-# Largest residual scale, in units of the engine's noise, that other experts, and quantised weights,
-# may leave.
-EXPERTS_NOISE, QUANTISED_NOISE = 8.0, 5.0
 UNDECIDED = "The tokens do not show whether the recorded distribution sampled them."
 
 
@@ -53,10 +48,10 @@ def name_chance(tester: HypothesisTester) -> Conclusion | None:
     """Name dropout where equal contexts got different values."""
     sample, side = tester.sample, tester.side
     # Dropout affects every row, but may not be visible in short ones.
-    if side.name != "trainer" or rows_off(sample, side).mean() < MANY:
+    if side.name != "trainer" or rows_off(sample, side).mean() < MOST:
         return None
     share = differs_by_chance(sample, side)
-    if share is None or share < BY_CHANCE:
+    if share is None or share < PART:  # dropout gives 1, rounding 0
         return None
     message = (
         f"In {share_of(share, 'contexts that occur more than once')}, {side.policy}_log_probs "
@@ -89,7 +84,7 @@ def name_unexplained(
     worth = [
         dict(numbers)
         for test, numbers in zip(order[:2], close, strict=False)
-        if test.explained > WORTH_SAYING
+        if test.explained > PART
     ]
     also = [test.slug for test in order[:3] if test.slug != guess.slug]
     fit = fit_of_side(
@@ -168,9 +163,9 @@ def _of_sampler(tester: HypothesisTester) -> Guess:
     """Return the likeliest cause of a sampler's column that is off in all rows alike."""
     side, sample = tester.side, tester.sample
     times = side.residual.scale / sample.noise
-    if tester.forward.tensors.experts and times < EXPERTS_NOISE:
+    if tester.forward.tensors.experts and times < OUTLYING:
         return Guess("moe-routing", "A few tokens deviate a lot, as with other experts.")
-    if times < QUANTISED_NOISE and not sample.rounding.is_heavier_in(side.residual):
+    if times < MANY_TIMES and not sample.rounding.is_heavier_in(side.residual):
         return Guess("quantised-weights", "The noise is a few times that of bfloat16.")
     excess = recorded_excess(tester)
     sampled = "The recorded distribution sampled the tokens."

@@ -9,7 +9,6 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
-from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sampling_estimates import (
     foreign_tokens,
@@ -17,17 +16,11 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.thresholds import DECISIVE, SOME, WITH_A_CHOICE
-from rcdiag.diagnosis.thresholds import PART, SURELY
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, FEWEST_CONTEXTS, WITH_A_CHOICE
+from rcdiag.diagnosis.thresholds import A_POWER, PART, SURELY
+from rcdiag.diagnosis.validity import Interval
 
 Conclusion = tuple[str, Suspicion]  # slug of a cause, and the evidence for it
-
-FEWEST = 100  # tokens in uncertain contexts that an estimate of the temperature needs
-DIFFER = 0.02  # the temperatures of two columns differ if |log of their ratio| is above this
-UNSURE_OF_TEMPERATURE = 0.03  # a difference of temperatures up to this may be engine noise
-# Nats by which the log-likelihood of all tokens must be higher at another temperature than under
-# the columns' distribution.
-MORE_OF_TEMPERATURE = 10.0
 
 
 def make_suspicion(
@@ -39,14 +32,14 @@ def make_suspicion(
 
 def cause_in_sampling(
     sample: RescoredSample, sides: Sequence[Side]
-) -> tuple[Estimate | None, Conclusion | None]:
+) -> tuple[Interval | None, Conclusion | None]:
     """Return the temperature of the tokens, and the cause that follows from it; None if unknown.
 
     The columns' temperatures are those at which the trainer's model explains them.
     """
     sampler = next((side for side in sides if side.name == "sampler"), None)
     trainer = next((side for side in sides if side.name == "trainer"), None)
-    if len(sample.distribution) < FEWEST:
+    if len(sample.distribution) < FEWEST_CONTEXTS:
         return None, None
     tokens = temperature_of_tokens(sample.distribution)
     if sampler is None or not sampler.explained:
@@ -68,12 +61,12 @@ def cause_in_sampling(
         ),
         fact("temperature of the columns", "at which the model explains the column", **columns),
     ]
-    if trained is not None and abs(np.log(trained / recorded)) > DIFFER:
+    if trained is not None and abs(np.log(trained / recorded)) > A_POWER:
         return tokens, _columns_differ(sample, sampler, tokens, recorded, trained, evidence)
     return tokens, _columns_agree(sample, sampler, tokens, recorded, evidence)
 
 
-def _written(tokens: Estimate) -> str:
+def _written(tokens: Interval) -> str:
     return f"T = {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f})"
 
 
@@ -85,7 +78,7 @@ def _z_of(nats: float) -> float:
 def _columns_differ(
     sample: RescoredSample,
     sampler: Side,
-    tokens: Estimate,
+    tokens: Interval,
     recorded: float,
     trained: float,
     evidence: Sequence[dict[str, Any]],
@@ -103,7 +96,7 @@ def _columns_differ(
     if likelier > 0:
         slug = "temperature-raw-recorded"
         words = f"Tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
-    elif abs(recorded - 1.0) < DIFFER:
+    elif abs(np.log(recorded)) < A_POWER:
         slug = "sampler-ignores-temperature"
         words = (
             f"Tokens were sampled at {at} and recorded at that temperature; the trainer divides "
@@ -122,7 +115,7 @@ def _columns_differ(
     return slug, make_suspicion(fit, f"{words}.", evidence)
 
 
-def _error(tokens: Estimate) -> float:
+def _error(tokens: Interval) -> float:
     """Return the standard error of an estimated temperature."""
     return max((tokens.high - tokens.value) / 1.96, 1e-4)
 
@@ -130,7 +123,7 @@ def _error(tokens: Estimate) -> float:
 def _columns_agree(
     sample: RescoredSample,
     sampler: Side,
-    tokens: Estimate,
+    tokens: Interval,
     recorded: float,
     evidence: Sequence[dict[str, Any]],
 ) -> Conclusion | None:
@@ -166,14 +159,14 @@ def _columns_agree(
         )
         return "top-p-silent", make_suspicion(fit, message, [found])
     other, errors = abs(tokens.value - recorded), abs(tokens.value - recorded) / _error(tokens)
-    certain = errors > SURELY and gain_of_temperature > MORE_OF_TEMPERATURE
-    if other <= UNSURE_OF_TEMPERATURE or not certain:
+    certain = errors > SURELY and gain_of_temperature > WITH_A_CHOICE
+    if abs(np.log(tokens.value / recorded)) <= A_POWER or not certain:
         return None
     foreign = foreign_tokens(sample.reading.log_prob, sample.reading.entropy, sample.owner)
     foreign &= sample.usable
     without = temperature_of_tokens(sample.distribution.take(~foreign[sample.distribution_at]))
     share_left = abs(without.value - recorded) / other
-    if foreign.any() and share_left < SOME:
+    if foreign.any() and share_left < PART:
         fit = fit_of_side(sample, sampler, "tokens", explained=1.0 - share_left, z=errors)
         return _unmasked_tools(sample, fit, foreign, without, _written(tokens))
     fit = fit_of_side(
@@ -188,7 +181,7 @@ def _columns_agree(
 
 
 def _unmasked_tools(
-    sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Estimate, at: str
+    sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Interval, at: str
 ) -> Conclusion:
     """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())

@@ -16,11 +16,10 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     experiment,
     smallest,
 )
+from rcdiag.diagnosis.experiments.thresholds import SLIGHT_GAIN
+from rcdiag.diagnosis.thresholds import FEW
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
-# Gain, nats per token, from which on a test is repeated on more rows, and from which on other
-# numbers of ranks are tried.
-GAIN, LEAST_OF_RANKS = 0.15, 0.1
 # Tensors that tensor parallelism shards, by the ends of their names, and the axis.
 SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
     "MLP input": (("gate_proj.weight", "up_proj.weight"), 0),
@@ -43,7 +42,6 @@ PARTS: dict[str, str] = {
 }
 WORDS = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}
 STEP_ALONG = 0.25  # fraction of the way to a checkpoint at which its direction is measured
-ALONG = 0.03  # least share of squared residuals along a direction for a search of its fraction
 MOST_LAYERS = 4
 
 
@@ -62,7 +60,7 @@ def fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     projection of the recorded column on this direction.
     """
     found = _along(tester, list(PARTS))
-    if not found or found[0][0] < ALONG:
+    if not found or found[0][0] < FEW:
         return
     best = _best_fraction(tester, found[:3])
     if best is None or not (best.residual.within(tester.sample.noise) and best.is_significant):
@@ -71,7 +69,7 @@ def fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         if isinstance(change, Moved) and change.part.startswith("layers."):
             best = smallest([best, _best_fraction(tester, [(0.0, change)])])
     if best is not None:
-        yield tester.confirmed(best, GAIN)
+        yield tester.confirmed(best, SLIGHT_GAIN)
 
 
 def _layers(
@@ -211,7 +209,7 @@ def shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if test is None:
         return
     yield test
-    if test.residual.within(tester.sample.noise) or test.gain < LEAST_OF_RANKS:
+    if test.residual.within(tester.sample.noise) or test.gain < SLIGHT_GAIN:
         return
     change = test.change
     assert isinstance(change, Shards)
@@ -252,7 +250,7 @@ def _best_change(
     best = tester.best_of(
         tests(), lambda test: test.residual.within(tester.sample.noise) and test.gain > 1.0
     )
-    return None if best is None else tester.confirmed(best, GAIN)
+    return None if best is None else tester.confirmed(best, SLIGHT_GAIN)
 
 
 @experiment(

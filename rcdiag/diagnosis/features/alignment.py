@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens, spread_over
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, RELATED, SAME, SURELY, UNRELATED
+from rcdiag.diagnosis.validity import LARGEST
 
 LAGS = (-2, -1, 0, 1, 2)
 # A turn is shifted if the correlation of the two columns is above SAME at another lag and lower by
 # at least GAIN at lag 0. With a second fault no lag correlates that well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
 GAIN = 0.2
-LARGEST_SURPRISAL = 20.0  # nats, to which surprisals are clipped
 # Rows are exchanged if, with another row's column, the squared difference falls below REST of that
 # with the own column; or below REST_ALONE of it and REST_OF_FURTHER of the next best row's. A row
 # fits in place if its mean squared difference of root surprisals is below OWN_FITS.
@@ -29,7 +29,7 @@ COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 def sqrt_surprisal(log_probs: Array) -> Array:
     """Return sqrt(-log_prob), so that rare tokens do not dominate a correlation."""
-    return np.sqrt(np.clip(-log_probs, 0.0, LARGEST_SURPRISAL))
+    return np.sqrt(np.clip(-log_probs, 0.0, LARGEST))
 
 
 class _ComparedRows(Struct, frozen=True):

@@ -16,11 +16,14 @@ from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    HALF,
     LARGER,
     MANY_TIMES,
+    MOST,
     MOST_IDS,
     MUCH_LARGER,
     PART,
+    RARE,
     TINY,
 )
 
@@ -28,10 +31,6 @@ from rcdiag.diagnosis.thresholds import (
 # as if it were SMALL_K3.
 LARGE_K3, SMALL_K3 = 1e-4, 1e-5
 MOST_PARTS = 2000  # at most this many steps or engines are compared
-ROWS_OF_TWO_KINDS = 32  # rows that a split into two kinds of rows needs
-# A token id stands out if |mean log-ratio| exceeds FAR_OFF nats (a wrong id makes it larger than
-# that) and the standard deviation is below SPREAD times the mean.
-FAR_OFF, SPREAD = 3.0, 0.4
 # Lower bound of a row's rms log-ratio: smaller ones count as this.
 SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
@@ -249,7 +248,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # Rows of near-certain tokens have almost no mismatch: the lower bound keeps them from
         # forming a cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
-        if len(order) < ROWS_OF_TWO_KINDS:
+        if len(order) < 2 * FEWEST_ROWS:
             return None
         # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
@@ -262,7 +261,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
             MANY_TIMES * small, LARGE_MISMATCH
         ):
             return None
-        if np.quantile(above, 0.1) < LARGER * np.quantile(below, 0.9):
+        if np.quantile(above, PART) < LARGER * np.quantile(below, MOST):
             return None
         return OutlierRows(known & (rms >= above[0]), [], large, small)
 
@@ -289,8 +288,9 @@ class MismatchLocation(Struct, frozen=True, dict=True):
     def id_outliers(self) -> list[IdOutlier]:
         """Return the token ids with the largest log-ratios, at most MOST_IDS, the largest first.
 
-        The mean of their log-ratios is beyond FAR_OFF nats, with little spread. Empty unless they
-        hold half of the sum of squared log-ratios with at most PART of the tokens.
+        The mean of their log-ratios is as large as the surprisal of a rare token, since a wrong id
+        is one, and MUCH_LARGER than the standard deviation. Empty unless they hold half of the sum
+        of squared log-ratios with at most PART of the tokens.
         """
         tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         counts = np.bincount(tokens.token_id)
@@ -301,13 +301,13 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
         alike = (
             (counts >= FEWEST_OF_PATTERN)
-            & (np.abs(means) > FAR_OFF)
-            & (spread < SPREAD * np.abs(means))
+            & (np.abs(means) > -RARE)
+            & (MUCH_LARGER * spread < np.abs(means))
         )
         order = np.argsort(-squares * alike)[:MOST_IDS]
         chosen = order[alike[order]]
         held = squares[chosen].sum() / max(squares.sum(), TINY)
-        if held < 0.5 or counts[chosen].sum() > PART * len(tokens):
+        if held < HALF or counts[chosen].sum() > PART * len(tokens):
             return []
         ends_row = np.append(np.diff(tokens.owner) != 0, True)
         last = np.bincount(tokens.token_id, ends_row.astype(np.float64))

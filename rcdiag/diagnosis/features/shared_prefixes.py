@@ -9,16 +9,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import PART, SLIGHT, TWICE
+from rcdiag.diagnosis.thresholds import A_POWER, FEWEST, PART, SLIGHT, TWICE
 from rcdiag.table.hashing import mixed
 
 Hashes = NDArray[np.uint64]
-
-FEWEST_PAIRS = 12  # pairs of tokens of one context that an estimate needs
-# The columns are related by one power if the median of |sampler - power * trainer| is at most
-# FAR_APART, or for small differences at most PART, of the median of |sampler - trainer|.
-FAR_APART = 0.11
-A_POWER = 0.03  # least |log(power)| that counts as another temperature
 
 
 class SharedPrefixes(Struct, frozen=True, dict=True):
@@ -50,9 +44,12 @@ class SharedPrefixes(Struct, frozen=True, dict=True):
 
     @property
     def is_one_power(self) -> bool:
-        """Tell whether one distribution is a power of the other, as with another temperature."""
+        """Tell whether one distribution is a power of the other, as with another temperature.
+
+        Then the residual is at most a tenth of the distance, or for small differences a fifth.
+        """
         another = abs(np.log(self.power)) > A_POWER
-        most = min(max(SLIGHT, FAR_APART * self.distance), PART * self.distance)
+        most = min(max(SLIGHT, PART / 2 * self.distance), PART * self.distance)
         return another and self.residual <= most
 
 
@@ -70,7 +67,7 @@ def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     order, context = order[first_of_id], np.cumsum(new_context)[first_of_id]
     several = np.bincount(context)[context] > 1
     order, context = order[several], context[several]
-    if len(order) < 2 * FEWEST_PAIRS:
+    if len(order) < 2 * FEWEST:
         return None
     trainer, sampler = tokens.trainer[order], tokens.sampler[order]
     likeliest = np.lexsort((-trainer, context))
@@ -79,7 +76,7 @@ def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     apart = trainer[first] - trainer
     far = apart > TWICE  # for smaller differences the quotient sampler / trainer is mostly noise
-    if far.sum() < FEWEST_PAIRS:
+    if far.sum() < FEWEST:
         return None
     return SharedPrefixes((sampler[first] - sampler)[far], apart[far])
 

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST,
     FEWEST_OF_ROW,
+    HALF,
     NEARLY_ALL,
     PART,
     RARE,
@@ -130,7 +131,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def grid(self) -> Grid | None:
         """Return the grid on which all values lie; None without one, or with too few values."""
-        if len(self.negative_values) < FEWEST or self.constant_rows > 0.5:
+        if len(self.negative_values) < FEWEST or self.constant_rows > HALF:
             return None
         if self.bfloat16 > NEARLY_ALL:
             return Grid("stored-bfloat16", "bfloat16")

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.constraints import (
     EFFECTIVE_SEQUENCES,
     HEAVY_TAIL,
-    Judged,
+    JudgedCandidate,
     refused,
 )
 from rcdiag.diagnosis.rules import level
@@ -90,7 +90,7 @@ def recommend(evidence: SweepEvidence) -> Recommendation:
     above_clamp = int(state.base("above_clamp").sum())
     broken = {
         name: refused(
-            Judged(evidence.row(name), evidence.sequences, state.tails[name], above_clamp)
+            JudgedCandidate(evidence.row(name), evidence.sequences, state.tails[name], above_clamp)
         )
         for name in state.plan.candidates
     }

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.conclude import run_experiments
-from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, fit_residual, golden, margin
+from rcdiag.diagnosis.experiments.fit import FLOAT32, fit_residual, golden, margin
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.order import explains, ranked, run_without_passes
 from rcdiag.diagnosis.experiments.output_layer import bf16_logits, bfloat16
@@ -17,6 +17,7 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.features.storage import StoredColumn
+from rcdiag.diagnosis.validity import Interval
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from tests.diagnosis.experiments.samples import END, LENGTH, ROWS, made_tester, made_up
 
@@ -191,7 +192,7 @@ def test_the_scale_of_residuals_is_robust_to_a_few_tokens():
     recorded[:40] += 5.0
     residual = fit_residual(recorded, np.zeros(4_000), sensitivity, np.full(4_000, FLOAT32))
     assert 0.005 < residual.scale < 0.02
-    assert residual.within(0.01, 0.2)
+    assert residual.outlying(0.01) < 0.1  # of Cauchy noise 6% are beyond ten scales
     assert not residual.within(0.001)
 
 
@@ -274,11 +275,11 @@ def test_a_span_ends_at_the_end_of_a_row():
 @pytest.mark.parametrize(
     ("estimate", "written"),
     [
-        (Estimate(1.1702, 1.1691, 1.1713), "1.1702 (1.1691 to 1.1713)"),
-        (Estimate(0.694, 0.665, 0.723), "0.694 (0.665 to 0.723)"),
-        (Estimate(-2.0, -2.5, -1.5), "-2 (-2.5 to -1.5)"),
-        (Estimate(10_000.0, 9_999.0, 10_001.0), "10000 (9999 to 10001)"),
-        (Estimate(0.9, 0.9, 0.9), "0.9 (0.9 to 0.9)"),
+        (Interval(1.1702, 1.1691, 1.1713), "1.1702 (1.1691 to 1.1713)"),
+        (Interval(0.694, 0.665, 0.723), "0.694 (0.665 to 0.723)"),
+        (Interval(-2.0, -2.5, -1.5), "-2 (-2.5 to -1.5)"),
+        (Interval(10_000.0, 9_999.0, 10_001.0), "10000 (9999 to 10001)"),
+        (Interval(0.9, 0.9, 0.9), "0.9 (0.9 to 0.9)"),
     ],
 )
 def test_interval_ends_are_written_with_enough_digits_to_differ(estimate, written):
