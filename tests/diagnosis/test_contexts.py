@@ -36,6 +36,17 @@ def first_cause(case: Case):
     return diagnose(case).causes[0]
 
 
+def test_a_mismatch_that_falls_along_the_response_may_be_that_of_another_prompt():
+    """It is 0.4 nats rms at first and falls by half in 20 tokens; an even one is no such sign."""
+    case = made(rows=160, length=60)
+    noise = np.random.default_rng(2).normal(0.0, 0.4, len(case.position))
+    for size, named in ((0.5 ** (case.position / 20), True), (np.full(len(noise), 0.5), False)):
+        old = np.minimum(case.log_probs["rollout"] + noise * size, -1e-4)
+        diagnosis = diagnose(case.with_log_probs("old", old))
+        assert (diagnosis.causes[0].slug == "context-differs") == named
+        assert not named or diagnosis.verdict == "inconclusive"
+
+
 def test_a_prompt_limit_separates_the_rows():
     cause = first_cause(other_context(LENGTHS > LIMIT))
     assert (cause.slug, cause.verdict) == ("prompt-truncated", "broken")

@@ -12,6 +12,7 @@ from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     BY_CHANCE,
     COARSE,
@@ -21,6 +22,7 @@ from rcdiag.diagnosis.thresholds import (
     ONE_SIDED,
     PART,
 )
+from rcdiag.formats import rough
 
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
@@ -28,13 +30,22 @@ LEAST_PADDED = 0.6  # share of the padded rows that must have a large mismatch
 
 
 def _context(features: Features) -> Suspicion | None:
+    """Look for a mismatch at the beginning of responses, which the prompt is nearest to.
+
+    A much larger one is due to the prompt. One that only falls along the response may be due to
+    weights that were updated while the sampler wrote it, too, and leaves the verdict open.
+    """
     log_ratios = features.log_ratios
-    if log_ratios.rms < LARGE_MISMATCH or log_ratios.first_tokens < FIRST_APART:
+    much = log_ratios.first_tokens >= FIRST_APART
+    if log_ratios.rms < LARGE_MISMATCH or not (much or log_ratios.fall_along_rows):
         return None
+    other = "" if much else ", or one side's weights changed within responses"
+    sure = much or below_a_uniform_guess(features.case.tokens).any()
     return Suspicion(
-        confidence=LIKELY,
-        message=f"Log-ratios of the first three tokens are {log_ratios.first_tokens:.0f} times "
-        "those of the others: the two sides saw different prompts, or the same at other positions.",
+        confidence=LIKELY if much else WEAK,
+        message=f"Log-ratios of the first three tokens are {rough(log_ratios.first_tokens)} times "
+        "those of the others: the two sides saw different prompts, or the same at other positions"
+        f"{other}.",
         evidence=[
             fact(
                 "rms log-ratio, first tokens / others",
@@ -42,12 +53,14 @@ def _context(features: Features) -> Suspicion | None:
                 ratio=log_ratios.first_tokens,
             )
         ],
+        verdict=None if sure else "inconclusive",
         also_possible=[
             "prompt-template",
             "bos-differs",
             "attention-to-padding",
             "prompt-truncated",
             "position-ids",
+            *([] if much else ["packing-leak", "in-flight-update", "prefix-cache-stale"]),
         ],
     )
 

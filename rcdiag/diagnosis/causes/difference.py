@@ -37,7 +37,15 @@ from rcdiag.diagnosis.features import (
 from rcdiag.diagnosis.features.declared import QUANTISED
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART, Dominant
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
-from rcdiag.diagnosis.thresholds import COARSE, LARGER, MOST, MUCH_LARGER, PART
+from rcdiag.diagnosis.thresholds import (
+    COARSE,
+    LARGER,
+    MOST,
+    MOST_IDS,
+    MUCH_LARGER,
+    NEARLY_ALL,
+    PART,
+)
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import rough, share_of
 
@@ -171,6 +179,12 @@ def _not_sampled(features: Features) -> tuple[str, list[str]]:
     A trainer's distribution sums to 1 whatever its weights, precision, context and function, so
     that E[ratio] would be 1 if the recorded distribution had sampled.
     """
+    if (ids := _ids_apart(features.log_ratios)) is not None:
+        return (
+            f" at token ids {ids} alone, by the same amount in all contexts: a bias on their "
+            "logits, or the trainer knows other tokens by these ids",
+            ["logit-bias", "special-token-ids", "vocab-shard-wrong"],
+        )
     if features.validity.lacks_support:
         return (
             ": the sampler could not take all tokens of the trainer's distribution, or the "
@@ -182,6 +196,17 @@ def _not_sampled(features: Features) -> tuple[str, list[str]]:
         "not sum to 1",
         ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
     )
+
+
+def _ids_apart(log_ratios: LogRatios) -> str | None:
+    """Name the few token ids that hold nearly all squared log-ratios, each with its constant."""
+    if log_ratios.predicted_by_id < NEARLY_ALL:
+        return None
+    ids, index = np.unique(log_ratios.tokens.token_id, return_inverse=True)
+    squares = np.bincount(index, log_ratios.values**2)
+    apart = squares > COARSE**2 * np.bincount(index)
+    held = float(squares[apart].sum()) > NEARLY_ALL * float(squares.sum())
+    return ", ".join(map(str, ids[apart])) if held and apart.sum() <= MOST_IDS else None
 
 
 def _share_of_rows_at_rounding(features: Features) -> float | None:

@@ -91,6 +91,8 @@ def _kept_set(features: Features) -> Suspicion | None:
         return None
     if below_a_uniform_guess(features.case.tokens).any():
         return None  # the trainer scored other tokens, and log-ratios are hardly ever positive
+    if log_ratios.predicted_by_id > NEARLY_ALL:
+        return None  # the mass of a kept set depends on the context, not on the sampled token alone
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set does not change the log-prob differences within one context
     words, evidence = _replayed(kept)

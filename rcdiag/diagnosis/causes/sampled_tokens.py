@@ -144,16 +144,17 @@ def _end_tokens(case: Case) -> Flags:
 
 def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
-    if not 0 < len(outliers) <= FEWEST_OF_PATTERN or all(
-        outlier.share_last > MOST for outlier in outliers
-    ):
+    if not outliers or all(outlier.share_last > MOST for outlier in outliers):
         return None
     # A wrong context shows at the first tokens, a wrong id at every position.
     case, tokens = features.case, features.case.tokens
     wrong = [outlier.token_id for outlier in outliers]
     named = np.isin(tokens.token_id, wrong)
     early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
-    rest = features.log_ratios.values[~named]
+    # Tokens after the first of these ids in a row were scored in another context.
+    here = np.cumsum(np.isin(case.token_id, wrong))
+    after = here > np.concatenate([[0], here])[case.start][case.owner]
+    rest = features.log_ratios.values[~after[tokens.place]]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if early > 0.5 or median_of_others > SLIGHT:
         return None
@@ -161,17 +162,14 @@ def _special_ids(features: Features) -> Suspicion | None:
         return None  # positive log-probs: the trainer's softmax sum lacks a part of the vocabulary
     if features.first_turns_agree is not None:
         return None  # a wrong id would show in the first turn too; later turns saw another context
-    # Tokens after the first of these ids in a row were scored in another context.
-    here = np.cumsum(np.isin(case.token_id, wrong))
-    before = np.concatenate([[0], here])[case.start]
     return Suspicion(
         confidence=LIKELY,
-        message=f"The mismatch is on token ids {', '.join(map(str, wrong))} alone, with a mean "
-        f"log-ratio of {outliers[0].mean:.1f}; half of the other tokens differ by less than "
+        message=f"Rows begin to differ at token ids {', '.join(map(str, wrong))}, with a mean "
+        f"log-ratio of {outliers[0].mean:.1f}; half of the tokens before them differ by less than "
         f"{median_of_others:.1g} nats.",
         evidence=_id_evidence(outliers),
         also_possible=["eos-one-sided", "retokenised"],
-        mended=case.without_tokens(here > before[case.owner]),
+        mended=case.without_tokens(after),
     )
 
 

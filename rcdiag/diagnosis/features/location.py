@@ -16,11 +16,9 @@ from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
-    HALF,
     LARGER,
     MANY_TIMES,
     MOST,
-    MOST_IDS,
     MUCH_LARGER,
     PART,
     RARE,
@@ -132,7 +130,7 @@ def _apart(large: Array, small: Array) -> bool:
 
 
 class IdOutlier(Struct, frozen=True):
-    """A token id whose log-ratios are far from those of the others."""
+    """A token id at which rows begin to differ."""
 
     token_id: int
     tokens: int
@@ -286,37 +284,33 @@ class MismatchLocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def id_outliers(self) -> list[IdOutlier]:
-        """Return the token ids with the largest log-ratios, at most MOST_IDS, the largest first.
+        """Return the token ids, if a few, at which most rows begin to differ, the commonest first.
 
-        The mean of their log-ratios is as large as the surprisal of a rare token, since a wrong id
-        is one, and MUCH_LARGER than the standard deviation. Empty unless they hold half of the sum
-        of squared log-ratios with at most PART of the tokens.
+        They are at most FEWEST_OF_PATTERN ids. In MOST of the rows that have a log-ratio as large
+        as the surprisal of a rare token, the first such token has one of them, and the id's own
+        log-ratios are all that large, with little spread. After a wrong id the context is another
+        one, so that later tokens of any id may differ as much.
         """
         tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
-        counts = np.bincount(tokens.token_id)
-        sums, squares = (
-            np.bincount(tokens.token_id, values) for values in (log_ratio, log_ratio**2)
-        )
-        means = sums / np.maximum(counts, 1)
-        spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
-        alike = (
-            (counts >= FEWEST_OF_PATTERN)
-            & (np.abs(means) > -RARE)
-            & (MUCH_LARGER * spread < np.abs(means))
-        )
-        order = np.argsort(-squares * alike)[:MOST_IDS]
-        chosen = order[alike[order]]
-        held = squares[chosen].sum() / max(squares.sum(), TINY)
-        if held < HALF or counts[chosen].sum() > PART * len(tokens):
-            return []
+        far = np.flatnonzero(np.abs(log_ratio) > -RARE)
+        first = far[np.unique(tokens.owner[far], return_index=True)[1]]
+        ids, rows = np.unique(tokens.token_id[first], return_counts=True)
+        named = np.isin(tokens.token_id, ids)
         ends_row = np.append(np.diff(tokens.owner) != 0, True)
-        last = np.bincount(tokens.token_id, ends_row.astype(np.float64))
+        place = np.searchsorted(ids, tokens.token_id[named])
+        count, sums, squares, last = (
+            np.bincount(place, values[named], len(ids))
+            for values in (np.ones(len(tokens)), log_ratio, log_ratio**2, ends_row)
+        )
+        means = sums / np.maximum(count, 1.0)
+        spread = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - means**2, 0.0))
+        alike = (count >= FEWEST_OF_PATTERN) & (np.abs(means) > -RARE)
+        alike &= MUCH_LARGER * spread < np.abs(means)
+        chosen = np.argsort(-rows * alike, kind="stable")[:FEWEST_OF_PATTERN]
+        chosen = chosen[alike[chosen]]
+        if rows[chosen].sum() < max(MOST * len(first), FEWEST_OF_PATTERN):
+            return []
         return [
-            IdOutlier(
-                int(token_id),
-                int(counts[token_id]),
-                float(means[token_id]),
-                float(last[token_id] / counts[token_id]),
-            )
-            for token_id in chosen
+            IdOutlier(int(ids[i]), int(count[i]), float(means[i]), float(last[i] / count[i]))
+            for i in chosen
         ]

@@ -9,13 +9,16 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
+from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms, z_of_sums
 from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     EQUAL,
     FEWEST,
     FEWEST_OF_PATTERN,
+    FEWEST_OF_ROW,
     FEWEST_ROWS,
+    LARGER,
+    SURELY,
     TINY,
 )
 from rcdiag.diagnosis.validity import LARGEST
@@ -187,6 +190,22 @@ class LogRatios(Struct, frozen=True, dict=True):
         if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
         return rms(self.values[late]) / max(rms(self.values[~late]), TINY)
+
+    @cached_property
+    def fall_along_rows(self) -> bool:
+        """Tell whether log-ratios fall along the responses, as where the prompts differ.
+
+        The rms of the first tokens, and of the first half of all positions, is more than LARGER
+        times that of the others, and the first half of a row has the larger squares beyond chance.
+        """
+        if self.first_tokens < LARGER or self.late > 1 / LARGER:
+            return False
+        tokens, squares = self.tokens, self.values**2
+        start = np.cumsum(tokens.per_row) - tokens.per_row
+        early = 2 * (np.arange(len(tokens)) - start[tokens.owner]) < tokens.per_row[tokens.owner]
+        halves = [tokens.row_sums(np.where(half, squares, 0.0)) for half in (early, ~early)]
+        usable = (tokens.per_row >= FEWEST_OF_ROW) & (np.minimum(*halves) > 0.0)
+        return z_of_sums(np.log(halves[0][usable] / halves[1][usable])) > SURELY
 
     @cached_property
     def repeated(self) -> Flags:
