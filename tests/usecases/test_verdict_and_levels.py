@@ -127,12 +127,20 @@ def test_a_number_has_one_level(name):
         assert gauge.level in {*bands, "unknown"}, gauge
 
 
-@pytest.mark.parametrize("name", ["stale", "rollouts"])
-def test_no_correction_is_judged_the_same_in_score_and_replay(name):
-    table = Path(__file__).parents[2] / "sample_data" / f"{name}.parquet"
-    scored = api.score(table, presets=["disabled"])
-    replayed = api.replay(table, presets=["disabled"]).presets["disabled"]
-    (rule,) = [rule for rule in replayed.health.rules if rule.name == "mismatch_k3"]
-    step = max(scored.steps, key=int, default=None)
-    corrections = scored.corrections if step is None else scored.steps[step].corrections
-    assert corrections["disabled"].level == rule.level
+def test_every_preset_has_one_level_in_score_and_replay(tmp_path):
+    """A large drift: truncation, rejection and small ESS give presets each of the levels."""
+    case = counted(made(plain, drifted(0.6), rows=64, length=60))
+    advantage = np.resize([1.0, -1.0], 64)
+    samples = Path(__file__).parents[2] / "sample_data"
+    drifting = write(case, tmp_path / "t.parquet", advantage=advantage)
+    seen = []
+    for table in (drifting, samples / "stale.parquet", samples / "rollouts.parquet"):
+        scored, replayed = api.score(table), api.replay(table)
+        of_step = scored.steps.get(str(replayed.step), scored)
+        levels = {name: one.level for name, one in of_step.corrections.items()}
+        alone = [name for name, level in levels.items() if level is None]
+        assert alone == ["bypass_ppo_clip"]  # its PPO ratio alone corrects: replay judges that
+        for name in levels.keys() - set(alone):
+            assert replayed.presets[name].health.verdict == levels[name], name
+            seen.append(levels[name])
+    assert set(seen) == {"ok", "warning", "error"}
