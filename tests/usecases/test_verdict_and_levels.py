@@ -144,3 +144,16 @@ def test_every_preset_has_one_level_in_score_and_replay(tmp_path):
             assert replayed.presets[name].health.verdict == levels[name], name
             seen.append(levels[name])
     assert set(seen) == {"ok", "warning", "error"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_presets_fail_a_healthy_table_only_if_the_user_named_them(named, tmp_path):
+    """Two engines' rounding on short rows: bounds on geometric means reject most of them."""
+    case = made(plain, noisy(0.01), rows=200, length=6)
+    path = write(case, tmp_path / "t.parquet", advantage=np.resize([1.0, -1.0], 200))
+    presets = ["decoupled_geo_rs"] if named else ()
+    result = api.replay(path, presets=presets)
+    assert result.diagnosis.verdict == "healthy"
+    (unsafe,) = [finding for finding in result.findings if finding.slug == "unsafe-update"]
+    assert unsafe.severity == ("warning" if named else "note")
+    assert "train without a correction" in unsafe.fix
