@@ -157,3 +157,13 @@ def test_presets_fail_a_healthy_table_only_if_the_user_named_them(named, tmp_pat
     (unsafe,) = [finding for finding in result.findings if finding.slug == "unsafe-update"]
     assert unsafe.severity == ("warning" if named else "note")
     assert "train without a correction" in unsafe.fix
+
+
+def test_the_reversed_pair_has_no_graver_level_and_no_judgement_of_who_sampled(tmp_path):
+    case = counted(made(plain, drifted(0.3), rows=64, length=60))
+    result = api.compare(write(case, tmp_path / "t.parquet"))
+    assert result.diagnosis.verdict == "correctable"
+    levels = {name: one.level for name, one in result.pairs["old->rollout"].mismatch.items()}
+    assert "warning" in levels.values()
+    assert "error" not in levels.values()
+    assert levels["kappa"] == levels["ratio_mean_z"] == "unknown"

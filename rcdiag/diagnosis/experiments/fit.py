@@ -42,8 +42,18 @@ class Residual(Struct, frozen=True):
         """Return the share of tokens whose residual is beyond an engine's noise."""
         if not len(self.values):
             return 0.0
-        far = OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
-        return float((np.abs(self.values) > far).mean())
+        return float((np.abs(self.values) > self._bound(noise)).mean())
+
+    def is_small(self, noise: float) -> bool:
+        """Tell whether its rms is at most that of a residual with every token at its bound.
+
+        Outliers may be few, but then their size counts: one token off by 90 nats is no noise.
+        """
+        return not len(self.values) or self.rms <= rms(self._bound(noise))
+
+    def _bound(self, noise: float) -> Array:
+        """Return the size from which a token's residual is an outlier, [tokens] nats."""
+        return OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
 
     @property
     def tail(self) -> float:

@@ -72,6 +72,7 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
             residual.scale <= sample.noise
             and residual.within(sample.noise)
             and residual.outlying(FAR_TIMES * sample.noise) < FEW_OFF
+            and residual.is_small(FAR_TIMES * sample.noise)
             and not uneven
         ),
     )
