@@ -168,6 +168,11 @@ class Correction(Struct, frozen=True):
         return self.weights_in_loss or (self.mode == "bypass" and self.loss in ("ppo_clip", ""))
 
     @property
+    def ratio_alone_corrects(self) -> bool:
+        """Whether the PPO ratio includes the mismatch, without weights or rejection."""
+        return self.ratio_corrects and self.loss_weighting is None and not self.rejects
+
+    @property
     def counts_mismatch_twice(self) -> bool:
         """Whether weights multiply a PPO ratio that already corrects the mismatch."""
         return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rcdiag.diagnosis.guides import judged
+from rcdiag.diagnosis.guides import WHO_SAMPLED, judged
 from rcdiag.results import MetricValue
 from rcdiag.results.score import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
@@ -79,7 +80,7 @@ def judged_pair(
     """Return every metric of a pair: value, 95% interval and level.
 
     `weighted` has totals with weights behavior / sampler, for metrics that need samples of the
-    behavior policy.
+    behavior policy. Where that did not sample, numbers that show who sampled are not judged.
     """
     plain, reweighted = [], []
     for metric in METRICS.values():
@@ -94,5 +95,9 @@ def judged_pair(
             name: value
             for name, value in judged(weighted, reweighted).items()
             if value.value is not None and math.isfinite(value.value)
+        }
+    if means.tokens != SAMPLED:
+        values |= {
+            name: replace(values[name], level="unknown") for name in WHO_SAMPLED if name in values
         }
     return {name: values.get(name, UNKNOWN) for name in METRICS}

@@ -13,19 +13,44 @@ from msgspec import Struct
 
 from rcdiag.corrections.apply import CorrectionOutcome
 from rcdiag.corrections.correction import Correction
-from rcdiag.diagnosis.rules import Rule, levels_of, worst
+from rcdiag.diagnosis.rules import Rule, levels_of, worst_that_counts
+from rcdiag.results.base import MetricValue
 from rcdiag.results.guide import PROPOSAL, Guide
+from rcdiag.statistics.metrics.divergences import K3_KL
+from rcdiag.statistics.metrics.overlap import ESS_SEQ_GUIDE
 
 _VERL = "verl, docs/algo/rollout_corr.md"
 
 
-class CorrectionEvidence(Struct, frozen=True):
+class CorrectionEvidence(Struct, frozen=True, kw_only=True):
     """A correction on one batch: its settings, and the numbers that came out."""
 
     correction: Correction
-    numbers: Mapping[str, Any]
+    numbers: Mapping[str, Any]  # as `actual_numbers` returns them
     kept_tokens: int
-    mean_weight: float | None = None  # of the kept tokens in the loss; None without such weights
+    kept_sequence_share: float
+    mean_weight: float | None  # of the kept tokens in the loss; None without such weights
+    mismatch: Mapping[str, MetricValue]  # k3_kl and ess_seq of the batch; empty: not measured
+
+    @classmethod
+    def of(
+        cls,
+        correction: Correction,
+        numbers: Mapping[str, Any],
+        applied: CorrectionOutcome,
+        mismatch: Mapping[str, MetricValue],
+    ) -> CorrectionEvidence:
+        """Collect what the rules need of a correction that was applied to a batch."""
+        kept = applied.kept_tokens
+        weighted = applied.kept_weights is not None and not correction.batch_normalize and kept > 0
+        return cls(
+            correction=correction,
+            numbers=numbers,
+            kept_tokens=kept,
+            kept_sequence_share=applied.kept_sequences / len(applied.kept),
+            mean_weight=float(applied.loss_weights.sum.sum()) / kept if weighted else None,
+            mismatch=mismatch,
+        )
 
     @property
     def by_token(self) -> bool:
@@ -46,26 +71,42 @@ class CorrectionEvidence(Struct, frozen=True):
             not rejection.of_tokens for rejection in rejections
         )
 
+    @property
+    def uncorrected(self) -> bool:
+        """Tell whether the mismatch is measured, and nothing corrects it."""
+        return bool(self.mismatch) and self.correction.leaves_loss_alone
+
 
 def _number_rule(
     name: str,
     says: str,
+    what: str,
     guide: Guide,
     applies: Callable[[CorrectionEvidence], bool],
     *,
     decides: bool = True,
 ) -> Rule[CorrectionEvidence]:
-    """Make a rule about the number of a correction that is called `name`."""
+    """Make a rule about the number of a correction that is called `name`; `what` it is in words."""
     return Rule(
         name=f"correction.{name}",
         says=says,
         guide=guide,
         value=lambda e: e.numbers[name],
-        message=lambda e: f"{name} is {e.numbers[name]:.3g}",
+        message=lambda e: f"{what} is {_short(e.numbers[name])}",
         applies=applies,
         decides=decides,
         see=(name,),
     )
+
+
+def _short(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2g}"
+
+
+def _mismatch_message(e: CorrectionEvidence) -> str:
+    k3 = e.mismatch["k3_kl"]
+    message = f"sampler to trainer: {_short(k3.value)} nats per token, and nothing corrects it"
+    return f"{message}; too few prompt groups to judge it" if k3.level == "unknown" else message
 
 
 LOST_MASS = Guide(
@@ -80,6 +121,7 @@ LEFT_OF_UPDATE = Guide(
     error=0.05,
     source=f"{PROPOSAL}: untruncated ratios have the mean 1; weights near 0 leave no update",
 )
+assert K3_KL.guide is not None
 
 CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
     Rule(
@@ -87,12 +129,28 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         says="A batch of which no token is kept has no loss.",
         guide=Guide(warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"),
         value=lambda e: e.kept_tokens == 0,
-        message=lambda e: f"{e.kept_tokens:,} tokens are kept",
+        message=lambda e: f"{e.kept_tokens or 'no'} tokens are kept",
         see=("kept_tokens", "everything-rejected"),
+    ),
+    Rule(
+        name="correction.kept_share",
+        says="Share of the sequences with at least one token that is kept.",
+        formula="sequences with a kept token / sequences with a token",
+        unit="share",
+        guide=Guide(
+            warning=0.9,
+            error=0.7,
+            source=f"{PROPOSAL}; Trust Region Masking, arXiv 2512.23075, keeps above 70%",
+        ),
+        value=lambda e: e.kept_sequence_share,
+        message=lambda e: f"{100 * e.kept_sequence_share:.1f}% of the sequences are kept",
+        decides=True,
+        see=("kept_sequences", "kept_sequence_share"),
     ),
     _number_rule(
         "ess_token_applied",
         "Effective sample size of the tokens by their applied weights, where weights are by token.",
+        "ESS of the tokens by their weights",
         APPLIED_ESS,
         lambda e: e.by_token,
     ),
@@ -100,6 +158,7 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         "ess_seq_applied",
         "Effective sample size of the sequences by their applied weights, where weights are "
         "not by token.",
+        "ESS of the sequences by their weights",
         APPLIED_ESS,
         lambda e: not e.by_token,
     ),
@@ -109,44 +168,89 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         "of 1, but leave no update. Absent without weights, or if they are normalised by batch.",
         guide=LEFT_OF_UPDATE,
         value=lambda e: e.mean_weight,
-        message=lambda e: f"weights average {e.mean_weight:.2g}",
+        message=lambda e: f"weights average {_short(e.mean_weight)}",
         applies=lambda e: e.mean_weight is not None,
         see=("weight_sum", "ess_seq_applied"),
     ),
     _number_rule(
         "truncation_loss",
         "Share of the ratios that the upper bound of the weights cuts off.",
+        "the share of the ratios that truncation cuts off",
         Guide(warning=0.05, error=0.3, source=PROPOSAL),
-        lambda e: True,
-        decides=False,  # there is none without a bound
+        lambda e: e.numbers["truncation_loss"] is not None,  # there is none without a bound
+        decides=False,
     ),
     _number_rule(
         "lost_target_mass_token",
         "Share of the target policy's probability mass that rejecting tokens discards, by token.",
+        "the share of the target's mass that is lost, by token,",
         LOST_MASS,
         lambda e: e.rejects_tokens,
     ),
     _number_rule(
         "lost_target_mass_seq",
         "Share of the target policy's mass that rejecting sequences discards, by sequence.",
+        "the share of the target's mass that is lost, by sequence,",
         LOST_MASS,
         lambda e: e.rejects_sequences,
+    ),
+    Rule(
+        name="correction.mismatch_k3",
+        says="Distance of the trainer before the update from the sampler, only for presets without "
+        "a correction (naive, disabled), with the level of the metric.",
+        formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
+        direction="KL(rollout || old)",
+        unit="nats per token",
+        guide=K3_KL.guide,
+        value=lambda e: e.mismatch["k3_kl"],
+        message=_mismatch_message,
+        applies=lambda e: e.uncorrected,
+        decides=True,
+        see=("mismatch", "k3_kl"),
+    ),
+    Rule(
+        name="correction.uncorrected_ess",
+        says="Effective sample size of the sequences by their raw ratios, only where no "
+        "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
+        "biases the gradient. It has the level of the metric.",
+        formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
+        unit="fraction",
+        guide=ESS_SEQ_GUIDE,
+        value=lambda e: e.mismatch["ess_seq"],
+        message=lambda e: (
+            "no correction: all of the mismatch biases the gradient (raw ESS "
+            f"{_short(e.mismatch['ess_seq'].value)})"
+        ),
+        applies=lambda e: e.uncorrected,
+        see=("naive", "ess_seq", "mismatch"),
+    ),
+    Rule(
+        name="correction.double_counting",
+        says="In bypass mode rollout_is is set together with ppo_clip, although the PPO ratio "
+        "current / rollout corrects already. Absent elsewhere.",
+        guide=Guide(
+            warning=1.0,
+            error=math.inf,
+            source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
+        ),
+        value=lambda e: e.correction.counts_mismatch_twice,
+        message=lambda e: "rollout_is with ppo_clip in bypass mode: the PPO ratio corrects already",
+        applies=lambda e: e.correction.counts_mismatch_twice,
+        see=("ppo_clip", "bypass", "rollout_is"),
     ),
 )
 
 
-def correction_level(
-    numbers: Mapping[str, Any], correction: Correction, outcome: CorrectionOutcome
-) -> str:
+def correction_level(evidence: CorrectionEvidence) -> str | None:
     """Return the worst level of the rules that apply to a correction on one batch.
 
+    `replay` applies the same rules, so that a preset's health is never better than this level.
     It is `unknown` where a number that decides is missing, for example because weights are NaN.
+    None where the PPO ratio alone corrects: that needs the current policy, which `replay` has.
     """
-    kept = outcome.kept_tokens
-    weighted = outcome.kept_weights is not None and not correction.batch_normalize and kept > 0
-    mean_weight = float(outcome.loss_weights.sum.sum()) / kept if weighted else None
-    evidence = CorrectionEvidence(correction, numbers, kept, mean_weight)
-    return worst(level for _, level in levels_of("correction", evidence))
+    if evidence.correction.ratio_alone_corrects:
+        return None
+    return worst_that_counts(levels_of("correction", evidence))
 
 
 def _verl_rule(

@@ -57,10 +57,10 @@ OF_LENGTH_AND_TAILS = ("ess_seq", "chi2_token", "khat_token", "khat_seq", "top_s
 def gravest(diagnosis: Diagnosis | None, pair: tuple[str, str]) -> str:
     """Return the worst level that a number of a pair can have under its diagnosis.
 
-    What importance weights repair is no error, and what needs no repair is no warning. A diagnosis
-    of another pair limits nothing.
+    What importance weights repair is no error, and what needs no repair is no warning, in either
+    direction of the diagnosed pair. A diagnosis of another pair limits nothing.
     """
-    if diagnosis is None or diagnosis.pair != dict(zip(("sampler", "trainer"), pair, strict=True)):
+    if diagnosis is None or {*(diagnosis.pair or {}).values()} != {*pair}:
         return "error"
     return GRAVEST.get(diagnosis.verdict, "error")
 

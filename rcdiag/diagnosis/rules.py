@@ -171,3 +171,8 @@ def levels_of(concern: str, evidence: Any) -> list[tuple[Rule[Any], str]]:
         for rule in rules_of(concern).values()
         if rule.applies(evidence)
     ]
+
+
+def worst_that_counts(levels: Iterable[tuple[Rule[Any], str]]) -> str:
+    """Return the worst level; `unknown` counts only for rules that decide."""
+    return worst(level for rule, level in levels if rule.decides or level != "unknown")

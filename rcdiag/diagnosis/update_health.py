@@ -6,18 +6,14 @@ The verdict is the level of the worst rule. Where a number that decides is missi
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
-from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE
-from rcdiag.diagnosis.rules import Rule, levels_of, worst
+from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, CorrectionEvidence
+from rcdiag.diagnosis.rules import Rule, levels_of, worst_that_counts
 from rcdiag.errors import setting
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
 from rcdiag.results.guide import PROPOSAL, Guide
-from rcdiag.statistics.metrics.divergences import K3_KL
-from rcdiag.statistics.metrics.overlap import ESS_SEQ_GUIDE
 
 
 class Evidence(Struct, frozen=True):
@@ -27,33 +23,22 @@ class Evidence(Struct, frozen=True):
     undefined: str | None
     metrics: dict[str, float]
     factors: dict[str, Factor]
-    kept_sequence_share: float
-    ess_seq: float | None  # of the weights in the loss, rejected rows with weight 0
+    correction: CorrectionEvidence  # of the batch's rows
     # sum |c| beside that at ratios and weights of 1 without rejection; None if that is 0
     size: float | None
     shares: Shares | None
     gradient: GradientReport | None
     after: AfterStep | None
-    uncorrected: bool  # nothing corrects the mismatch before it reaches the gradient
-    double_counted: bool  # bypass weights on top of a PPO ratio that corrects already
 
 
 _NATS = "nats per token"
 _NEEDS = f"give {setting('model')}"
 _WITHOUT_MODEL = f"Absent without {setting('model')}."
-assert K3_KL.guide is not None
-MISMATCH = K3_KL.guide
 MOVED = Guide(
     warning=1e-2,
     error=1e-1,
     source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md: |kl| above 0.1 is an alarm",
 )
-
-
-def _mismatch_message(e: Evidence) -> str:
-    k3 = e.factors["mismatch"].k3_kl
-    message = f"sampler to trainer: {_short(k3.value)} nats per token, and nothing corrects it"
-    return f"{message}; too few prompt groups to judge it" if k3.level == "unknown" else message
 
 
 def _excess(e: Evidence) -> float | None:
@@ -100,40 +85,6 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         see=("undefined", "loss-undefined"),
     ),
     Rule(
-        name="health.kept_sequences",
-        says="Share of the sequences with at least one token that stays in the loss.",
-        formula="sequences with a kept token / sequences with a token",
-        unit="share",
-        guide=Guide(
-            warning=0.9,
-            error=0.7,
-            source=f"{PROPOSAL}; Trust Region Masking, arXiv 2512.23075, keeps above 70%",
-        ),
-        value=lambda e: e.kept_sequence_share,
-        message=lambda e: f"{100 * e.kept_sequence_share:.1f}% of the sequences stay in the loss",
-        decides=True,
-        see=("kept_sequences", "kept_sequence_share"),
-    ),
-    Rule(
-        name="health.ess_seq",
-        says="Effective sample size of the sequences by their mean weight in the loss, "
-        "rejected tokens with weight 0.",
-        formula="(sum m)^2 / (n sum m^2), m the mean weight of a sequence's tokens",
-        unit="fraction",
-        guide=Guide(
-            warning=0.5,
-            error=0.1,
-            source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
-        ),
-        value=lambda e: e.ess_seq,
-        message=lambda e: (
-            "ESS of the sequences by their weights in the loss is "
-            + ("n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}")
-        ),
-        decides=True,
-        see=("ess_seq_applied", "ESS"),
-    ),
-    Rule(
         name="health.update_size",
         says="How much of the update is left. Weights that are all near 0 have an ESS of 1, but "
         "leave no update.",
@@ -144,20 +95,6 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         message=lambda e: f"sum |c| is {_short(e.size)} of that at weights of 1",
         applies=lambda e: e.undefined is None and e.size is not None,
         see=("coefficients", "abs_sum", "weights"),
-    ),
-    Rule(
-        name="health.mismatch_k3",
-        says="Distance of the trainer before the update from the sampler, only for presets without "
-        "a correction (naive, disabled), with the level that `score` gives it.",
-        formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
-        direction="KL(rollout || old)",
-        unit=_NATS,
-        guide=MISMATCH,
-        value=lambda e: e.factors["mismatch"].k3_kl,
-        message=_mismatch_message,
-        applies=lambda e: e.uncorrected,
-        decides=True,
-        see=("mismatch", "k3_kl"),
     ),
     Rule(
         name="health.staleness_k3",
@@ -173,22 +110,6 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         ),
         decides=True,
         see=("staleness", "k3_kl"),
-    ),
-    Rule(
-        name="health.uncorrected_ess",
-        says="Effective sample size of the sequences by their raw ratios, only where no "
-        "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
-        "biases the gradient. It has the level that `score` gives it.",
-        formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
-        unit="fraction",
-        guide=ESS_SEQ_GUIDE,
-        value=lambda e: e.factors["mismatch"].ess_seq,
-        message=lambda e: (
-            "no correction: all of the mismatch biases the gradient (raw ESS "
-            f"{_short(e.factors['mismatch'].ess_seq.value)})"
-        ),
-        applies=lambda e: e.uncorrected,
-        see=("naive", "ess_seq", "mismatch"),
     ),
     Rule(
         name="health.clip_fraction",
@@ -219,20 +140,6 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         message=_top_message,
         applies=lambda e: e.shares is not None,
         see=("top_sequences", "top_sequences_uncorrected"),
-    ),
-    Rule(
-        name="health.double_counting",
-        says="In bypass mode rollout_is is set together with ppo_clip, although the PPO ratio "
-        "current / rollout corrects already. Absent elsewhere.",
-        guide=Guide(
-            warning=1.0,
-            error=math.inf,
-            source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
-        ),
-        value=lambda e: e.double_counted,
-        message=lambda e: "rollout_is with ppo_clip in bypass mode: the PPO ratio corrects already",
-        applies=lambda e: e.double_counted,
-        see=("ppo_clip", "bypass", "rollout_is"),
     ),
     Rule(
         name="health.cosine",
@@ -277,23 +184,27 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
 
 
 def health(evidence: Evidence) -> Health:
-    """Apply all rules that concern an update; the worst level is the verdict.
+    """Apply all rules that concern an update or its correction; the worst level is the verdict.
 
     A rule that decides but cannot tell is named in `not_judged` too.
     """
-    levels = levels_of("health", evidence)
+    judged = [
+        (rule, level, of)
+        for concern, of in (("correction", evidence.correction), ("health", evidence))
+        for rule, level in levels_of(concern, of)
+    ]
     rules = [
         JudgedRule(
             name=rule.own_name,
-            value=rule.number(evidence),
+            value=rule.number(of),
             level=level,
-            message=rule.message(evidence),
+            message=rule.message(of),
             source=rule.guide.source,
         )
-        for rule, level in levels
+        for rule, level, of in judged
     ]
-    verdict = worst(level for rule, level in levels if rule.decides or level != "unknown")
-    undecided = [rule.own_name for rule, level in levels if rule.decides and level == "unknown"]
+    verdict = worst_that_counts((rule, level) for rule, level, _ in judged)
+    undecided = [rule.own_name for rule, level, _ in judged if rule.decides and level == "unknown"]
     return Health(
         verdict="cannot judge" if verdict == "unknown" else verdict,
         rules=rules,

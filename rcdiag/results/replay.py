@@ -311,7 +311,7 @@ class Health(Part, frozen=True, kw_only=True):
         list[Rule],
         Doc(
             "The rules of health, each with its number, level, source and message.",
-            see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),
+            see=("health", "kept_share", "ess_seq_applied", "mismatch_k3"),
             heading="rule",
         ),
     ]

@@ -287,7 +287,8 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
         str | None,
         Doc(
             "The worst level of the numbers that judge a correction; error where no token is kept, "
-            "unknown where one of them is missing, for example because weights are NaN.",
+            "unknown where one of them is missing, for example because weights are NaN; null where "
+            "the PPO ratio alone corrects, which `replay` judges.",
             see=(*LEVELS, "actual"),
             one_of=LEVELS,
         ),

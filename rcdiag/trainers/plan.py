@@ -29,6 +29,7 @@ class Plan(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()  # on how the settings were read
     others: Mapping[str, Trainer] = field(default_factory=dict)  # correction -> its trainer
     document: Document | None = None  # the trainer's own configuration file, if given
+    named: bool = False  # whether the user named the corrections; else they are a trainer's presets
 
     def trainer_of(self, name: str) -> Trainer:
         """Return the trainer whose definitions apply to a correction."""

@@ -23,9 +23,8 @@ from rcdiag.corrections.sequences import (
     rows_of,
 )
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.diagnosis.correction_health import correction_level
-from rcdiag.diagnosis.rules import worst
-from rcdiag.results import CorrectionResult, Finding
+from rcdiag.diagnosis.correction_health import CorrectionEvidence, correction_level
+from rcdiag.results import CorrectionResult, Finding, MetricValue
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
@@ -33,7 +32,8 @@ from rcdiag.statistics.quantiles import Sketch, bounded_sketches
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
-KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
+# Level of weights -> the metric that is the Pareto k-hat of its raw ratios.
+KHAT = {"token": "khat_token", "sequence": "khat_seq"}
 
 
 class CorrectionRows(Struct, frozen=True):
@@ -108,13 +108,9 @@ def asked_by(plan: Plan) -> Questions:
 
 
 def correction_results(
-    plan: Plan, rows: Sequences, k_hats: KHats | None = None, mismatch: str | None = None
+    plan: Plan, rows: Sequences, mismatch: Mapping[str, MetricValue] | None = None
 ) -> dict[str, CorrectionResult]:
-    """Apply every correction of a plan to one batch of rows.
-
-    `mismatch` is the level of the batch's mismatch, by which a preset without a correction is
-    judged, as in `replay`.
-    """
+    """Apply every correction of a plan to one batch of rows, whose metrics are `mismatch`."""
     if not len(rows):
         return {}
     rows = replace(rows)  # a copy, so that its cached values are not kept with the rows of a step
@@ -122,7 +118,7 @@ def correction_results(
     for name, correction in plan.corrections.items():
         try:
             with np.errstate(all="ignore"):
-                results[name] = _result(plan, name, correction, rows, k_hats or {}, mismatch)
+                results[name] = _result(plan, name, correction, rows, mismatch or {})
         except NotAsked as error:
             who = f"{plan.trainer_of(name).name} with preset {name}"
             raise NotAsked(error.asked, who) from error
@@ -134,8 +130,7 @@ def _result(
     name: str,
     correction: Correction,
     rows: Sequences,
-    k_hats: KHats,
-    mismatch: str | None,
+    mismatch: Mapping[str, MetricValue],
 ) -> CorrectionResult:
     if correction.needs_whole_batch:
         rows = rows.of_whole_batch()
@@ -143,14 +138,11 @@ def _result(
     rows = whole.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
-    k_hat = None if weighting is None else k_hats.get(weighting.level)
-    numbers = {**actual_numbers(rows, correction, left), "khat": k_hat}
+    k_hat = None if weighting is None else mismatch.get(KHAT.get(weighting.level, ""))
+    numbers = actual_numbers(rows, correction, left) | {"khat": k_hat and k_hat.value}
     rounded = None
     if plan.dtype == np.float64 and correction.decides:
         rounded = _where_float32_decides(whole, correction, left)
-    levels = [correction_level(numbers, correction, left)]
-    if correction.leaves_loss_alone and mismatch is not None:
-        levels.append(mismatch)
     return CorrectionResult(
         trainer=trainer.name,
         config=dict(plan.configs[name]),
@@ -160,7 +152,7 @@ def _result(
         metrics=trainer.metrics(Batch(rows), correction),
         actual=numbers,
         log_bounds=log_bounds(correction),
-        level=worst(levels),
+        level=correction_level(CorrectionEvidence.of(correction, numbers, left, mismatch)),
         in_float32=rounded,
     )
 

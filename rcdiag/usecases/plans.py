@@ -45,7 +45,7 @@ def plan_of(
     if trainer == ALL or carry is not None:
         _check_alone(trainer, carry, names, overrides, trainer_config)
         if carry is not None:
-            return _carried_plan(carry, arithmetic)
+            return replace(_carried_plan(carry, arithmetic), named=True)
         # The defaults of the newest generation of every trainer.
         return Plan.joined(
             {
@@ -55,7 +55,8 @@ def plan_of(
         )
     if trainer_config is None:
         chosen = find_trainer(trainer or DEFAULT)
-        return plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
+        plan = plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
+        return replace(plan, named=bool(names or overrides))
     if names:
         both = f"{PRESETS} and {setting('trainer_config')}"
         raise RcdiagError(f"{both} are given", hint="take one or the other")
@@ -68,7 +69,7 @@ def plan_of(
             hint=f"change `{CONFIG}`, for example --set {CONFIG}.SETTING=VALUE",
         )
     plan = plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)
-    return replace(plan, document=read.document)
+    return replace(plan, document=read.document, named=True)
 
 
 def with_hint_at_trainer(plan: Plan, table: Table) -> Plan:

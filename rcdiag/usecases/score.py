@@ -361,8 +361,7 @@ def _corrections(
     """Apply the plan, if there is one, to a batch of rows; `values` is the batch's mismatch."""
     if plan is None or rows is None:
         return {}
-    k_hats = {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
-    return correction_results(plan, rows, k_hats, values["k3_kl"].level)
+    return correction_results(plan, rows, values)
 
 
 def _by_step(

@@ -8,35 +8,45 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.diagnosis.constraints import Judged, refused
+from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.rules import RULES, Rule, level, rules_of
 from rcdiag.diagnosis.update_health import health
 from rcdiag.glossary import explain
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.pareto import UpperTail
-from tests.diagnosis.updates import Given, evidence
+from tests.diagnosis.updates import Given, correction_evidence, evidence
 from tests.results.worked import sweep_row
 
+EVIDENCE = {"health": evidence, "correction": correction_evidence}
 OF_UPDATES = {rule.own_name: rule for rule in rules_of("health").values()}
-WITH_NUMBERS = [name for name in OF_UPDATES if name not in ("loss_defined", "double_counting")]
+YES_OR_NO = ("loss_defined", "everything_rejected", "double_counting")
+WITH_NUMBERS = [
+    rule
+    for concern in EVIDENCE
+    for rule in rules_of(concern).values()
+    if rule.own_name not in YES_OR_NO
+]
 
 
-@pytest.mark.parametrize("name", WITH_NUMBERS)
-def test_a_rule_reads_its_number_and_changes_level_at_its_bounds(name):
-    rule = OF_UPDATES[name]
+@pytest.mark.parametrize("rule", WITH_NUMBERS, ids=lambda rule: rule.name)
+def test_a_rule_reads_its_number_and_changes_level_at_its_bounds(rule):
+    name, made = rule.own_name, EVIDENCE[rule.concerns]
+    own = name if rule.concerns == "correction" and rule.see == (name,) else rule.name
     upward = rule.guide.warning < rule.guide.error
     for bound, before, at in (
         (rule.guide.warning, "ok", "warning"),
         (rule.guide.error, "warning", "error"),
     ):
-        given = evidence(Given(name, bound))
+        given = made(Given(name, bound))
         assert rule.number(given) == bound
         assert rule.level(given) == at, "a bound belongs to the worse side"
         harmless = nextafter(bound, -inf if upward else inf)
-        assert rule.level(evidence(Given(name, harmless))) == before
+        assert rule.level(made(Given(name, harmless))) == before
         side = "from" if upward else "at or below"
-        assert f"{at} {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
+        assert f"{at} {side} {bound:g}" in (explain(own).healthy or "")
 
 
 def test_concentration_by_lengths_and_advantages_gives_no_finding():
@@ -62,29 +72,39 @@ def test_values_on_a_bound_have_the_worse_level():
             assert level(guide, center + guide.warning) == "warning"
 
 
-def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
+def test_all_rules_of_health_apply_to_an_update():
     rules = {item.name: item for item in health(evidence(Given())).rules}
-    assert set(rules) == set(OF_UPDATES)
+    assert set(OF_UPDATES) | {"mismatch_k3", "uncorrected_ess", "kept_share"} <= set(rules)
     for name, rule in rules.items():
-        assert rule.level == ("warning" if name == "double_counting" else "ok")
-        assert rule.source == OF_UPDATES[name].guide.source
+        assert rule.level == "ok"
+        assert rule.source == OF_UPDATES.get(name, RULES.get(f"correction.{name}")).guide.source
         assert rule.message
 
 
+def test_weights_beside_a_ppo_ratio_that_corrects_are_a_warning():
+    weighted = Correction(Weighting("token", 2.0), mode="bypass", loss="ppo_clip")
+    given = correction_evidence(Given(), correction=weighted)
+    assert correction_level(given) == "warning"
+    assert correction_level(correction_evidence(Given(), correction=Correction())) == "ok"
+    bypass = Correction(mode="bypass", loss="ppo_clip")
+    assert correction_level(correction_evidence(Given(), correction=bypass)) is None
+
+
 def test_a_loss_that_is_undefined_is_an_error_without_a_number():
-    result = health(evidence(Given(), undefined="every token is rejected", double_counted=False))
+    result = health(evidence(Given(), undefined="every token is rejected"))
     assert result.verdict == "error"
-    assert result.rules[0].name == "loss_defined"
-    assert result.rules[0].value is None
-    assert result.rules[0].level == "error"
-    assert result.rules[0].message == "every token is rejected"
+    (rule,) = [rule for rule in result.rules if rule.name == "loss_defined"]
+    assert rule.value is None
+    assert rule.level == "error"
+    assert rule.message == "every token is rejected"
     assert result.not_judged == []
 
 
 def test_the_mismatch_is_no_fault_of_a_preset_that_corrects_it():
     large = Given("mismatch_k3", 1.0)
     assert health(evidence(large)).verdict == "error"
-    corrected = health(evidence(large, uncorrected=False, double_counted=False))
+    weighted = Correction(Weighting("token", 2.0))
+    corrected = health(evidence(large, correction=correction_evidence(large, correction=weighted)))
     assert corrected.verdict == "ok"
     assert "mismatch_k3" not in {rule.name for rule in corrected.rules}
 
@@ -92,11 +112,9 @@ def test_the_mismatch_is_no_fault_of_a_preset_that_corrects_it():
 @pytest.mark.parametrize("level", ["ok", "warning", "error", "unknown"])
 def test_a_number_with_a_level_keeps_it_in_a_rule(level):
     """k3 and raw ESS have the level that `score` gives them: one number, one level."""
-    factor = evidence(Given()).factors["mismatch"]
     judged = MetricValue(value=0.5, level=level)
-    factors = evidence(Given()).factors
-    factors["mismatch"] = replace(factor, k3_kl=judged, ess_seq=judged)
-    given = evidence(Given(), factors=factors, double_counted=False)
+    mismatch = {"k3_kl": judged, "ess_seq": judged}
+    given = evidence(Given(), correction=correction_evidence(Given(), mismatch=mismatch))
     found = {rule.name: rule.level for rule in health(given).rules}
     assert found["mismatch_k3"] == found["uncorrected_ess"] == level
     assert health(given).verdict == ("cannot judge" if level == "unknown" else level)
@@ -104,10 +122,11 @@ def test_a_number_with_a_level_keeps_it_in_a_rule(level):
 
 @pytest.mark.parametrize("value", [None, nan])
 def test_the_verdict_is_unknown_without_a_deciding_number(value):
-    given = evidence(Given(), ess_seq=value, double_counted=False)
+    numbers = {**correction_evidence(Given()).numbers, "ess_seq_applied": value}
+    given = evidence(Given(), correction=correction_evidence(Given(), numbers=numbers))
     result = health(given)
     assert result.verdict == "cannot judge"
-    assert result.not_judged == ["ess_seq"]
+    assert result.not_judged == ["ess_seq_applied"]
 
 
 def test_an_added_rule_of_health_is_judged_and_explained():
@@ -119,7 +138,7 @@ def test_an_added_rule_of_health_is_judged_and_explained():
         message=lambda e: "70% of the pull is on negative advantages",
     )
     with RULES.with_added(rule):
-        result = health(evidence(Given(), double_counted=False))
+        result = health(evidence(Given()))
         assert result.verdict == "warning"
         assert result.rules[-1].message == "70% of the pull is on negative advantages"
         assert "a test" in explain("health.negative_pull").healthy

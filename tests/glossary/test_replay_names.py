@@ -84,7 +84,7 @@ def test_every_factor_mode_reference_and_optimizer():
 def test_every_rule_of_health_and_its_verdicts():
     for name, rule in rules_of("health").items():
         assert rule.guide.source in (explain(name).healthy or "")
-    assert explain("mismatch_k3").name == "health.mismatch_k3"
+    assert explain("mismatch_k3").name == "correction.mismatch_k3"
     for level in ("ok", "warning", "error", "health.cannot judge"):
         assert explain(level).what
 

@@ -127,12 +127,43 @@ def test_a_number_has_one_level(name):
         assert gauge.level in {*bands, "unknown"}, gauge
 
 
-@pytest.mark.parametrize("name", ["stale", "rollouts"])
-def test_no_correction_is_judged_the_same_in_score_and_replay(name):
-    table = Path(__file__).parents[2] / "sample_data" / f"{name}.parquet"
-    scored = api.score(table, presets=["disabled"])
-    replayed = api.replay(table, presets=["disabled"]).presets["disabled"]
-    (rule,) = [rule for rule in replayed.health.rules if rule.name == "mismatch_k3"]
-    step = max(scored.steps, key=int, default=None)
-    corrections = scored.corrections if step is None else scored.steps[step].corrections
-    assert corrections["disabled"].level == rule.level
+def test_every_preset_has_one_level_in_score_and_replay(tmp_path):
+    """A large drift: truncation, rejection and small ESS give presets each of the levels."""
+    case = counted(made(plain, drifted(0.6), rows=64, length=60))
+    advantage = np.resize([1.0, -1.0], 64)
+    samples = Path(__file__).parents[2] / "sample_data"
+    drifting = write(case, tmp_path / "t.parquet", advantage=advantage)
+    seen = []
+    for table in (drifting, samples / "stale.parquet", samples / "rollouts.parquet"):
+        scored, replayed = api.score(table), api.replay(table)
+        of_step = scored.steps.get(str(replayed.step), scored)
+        levels = {name: one.level for name, one in of_step.corrections.items()}
+        alone = [name for name, level in levels.items() if level is None]
+        assert alone == ["bypass_ppo_clip"]  # its PPO ratio alone corrects: replay judges that
+        for name in levels.keys() - set(alone):
+            assert replayed.presets[name].health.verdict == levels[name], name
+            seen.append(levels[name])
+    assert set(seen) == {"ok", "warning", "error"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_presets_fail_a_healthy_table_only_if_the_user_named_them(named, tmp_path):
+    """Two engines' rounding on short rows: bounds on geometric means reject most of them."""
+    case = made(plain, noisy(0.01), rows=200, length=6)
+    path = write(case, tmp_path / "t.parquet", advantage=np.resize([1.0, -1.0], 200))
+    presets = ["decoupled_geo_rs"] if named else ()
+    result = api.replay(path, presets=presets)
+    assert result.diagnosis.verdict == "healthy"
+    (unsafe,) = [finding for finding in result.findings if finding.slug == "unsafe-update"]
+    assert unsafe.severity == ("warning" if named else "note")
+    assert "train without a correction" in unsafe.fix
+
+
+def test_the_reversed_pair_has_no_graver_level_and_no_judgement_of_who_sampled(tmp_path):
+    case = counted(made(plain, drifted(0.3), rows=64, length=60))
+    result = api.compare(write(case, tmp_path / "t.parquet"))
+    assert result.diagnosis.verdict == "correctable"
+    levels = {name: one.level for name, one in result.pairs["old->rollout"].mismatch.items()}
+    assert "warning" in levels.values()
+    assert "error" not in levels.values()
+    assert levels["kappa"] == levels["ratio_mean_z"] == "unknown"

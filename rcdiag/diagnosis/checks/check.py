@@ -40,6 +40,16 @@ class CheckInput(Struct, frozen=True, kw_only=True):
         return f"row {row}" if self.table is None else self.table.where(row)
 
     @property
+    def severity_of_presets(self) -> str | None:
+        """Return `note` for presets that nobody named on a healthy table; None: the check's own.
+
+        Such a table needs no correction, so that what a preset would do to it is no fault of a run.
+        """
+        diagnosis = self.result.diagnosis
+        healthy = diagnosis is not None and diagnosis.verdict == "healthy"
+        return "note" if healthy and self.plan is not None and not self.plan.named else None
+
+    @property
     def unread(self) -> Mapping[str, str]:
         """Return missing column -> unread column of the table that may be the missing one."""
         return {} if self.table is None else self.table.unread

@@ -35,6 +35,7 @@ def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
             f"token {'of a step' if batches else 'of the table'}, so that there is no loss (NaN in "
             f"the trainer): {names}",
             evidence=where,
+            severity=given.severity_of_presets,
         )
 
 

@@ -21,6 +21,7 @@ def _undefined(given: CheckInput) -> Iterator[Observation]:
         yield Observation(
             message=f"no loss under {', '.join(names)}: {next(iter(names.values()))}",
             evidence=names,
+            severity=given.severity_of_presets,
         )
 
 
@@ -60,12 +61,15 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         f"{'is' if len(failing) == 1 else 'are'} unsafe by a health rule; e.g. {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
+        severity=given.severity_of_presets,
         fix=cause_first(result) or _safe_ones(result),
     )
 
 
 def _safe_ones(result: ReplayResult) -> str:
-    """Name the corrections whose update is safe, or say that there is none."""
+    """Name the corrections whose update is safe, or say that there is none or none is needed."""
+    if result.diagnosis is not None and result.diagnosis.verdict == "healthy":
+        return "train without a correction: the mismatch costs nothing"
     safe = [
         name
         for name, preset in result.presets.items()

@@ -43,8 +43,18 @@ class Residual(Struct, frozen=True):
         """Return the share of tokens whose residual is beyond some times an engine's noise."""
         if not len(self.values):
             return 0.0
-        far = times * (noise * self.sensitivity + FLOAT32) + self.resolution
-        return float((np.abs(self.values) > far).mean())
+        return float((np.abs(self.values) > self._bound(noise, times)).mean())
+
+    def is_small(self, noise: float, times: float) -> bool:
+        """Tell whether its rms is at most that of a residual with every token at its bound.
+
+        Outliers may be few, but then their size counts: one token off by 90 nats is no noise.
+        """
+        return not len(self.values) or self.rms <= rms(self._bound(noise, times))
+
+    def _bound(self, noise: float, times: float) -> Array:
+        """Return some times the size of a token's residual by an engine's noise, [tokens] nats."""
+        return times * (noise * self.sensitivity + FLOAT32) + self.resolution
 
     @property
     def tail(self) -> float:

@@ -73,6 +73,7 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
             residual.scale <= sample.noise
             and residual.within(sample.noise)
             and residual.outlying(sample.noise, FAR_OFF) < FEW_OFF
+            and residual.is_small(sample.noise, FAR_OFF)
             and not uneven
         ),
     )

@@ -178,7 +178,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     names = list(result.corrections)
     if len(names) <= 3:
         return [
-            (name, f"{_effect(result, name)} ({result.corrections[name].level or 'not judged'})")
+            (
+                name,
+                f"{_effect(result, name)} ({result.corrections[name].level or 'judged by replay'})",
+            )
             for name in names
         ]
     idle = [name for name in names if _changes_nothing(result, name)]
@@ -187,9 +190,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     if idle:
         presets = f"{len(idle)} of {len(names)} presets"
         unweighted = [result.corrections[name].weight_sum is None for name in idle]
-        label, what = ("no effect", "change nothing")
+        one = len(idle) == 1
+        label, what = ("no effect", "changes nothing" if one else "change nothing")
         if not all(unweighted):
-            label, what = ("little effect", "have weights near 1")
+            label, what = ("little effect", f"{'has' if one else 'have'} weights near 1")
         lines.append((label, f"{presets} {what}: {_named(idle)}"))
     if active:
         lowest = min(_left(result, name) for name in active)
@@ -206,7 +210,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
 
 
 def _changes_nothing(result: ScoreResult, name: str) -> bool:
+    """Tell whether a preset has little effect; not known where the PPO ratio alone corrects."""
     correction = result.corrections[name]
+    if correction.level is None:
+        return False
     shares = (correction.actual["ess_token_applied"], correction.actual["ess_seq_applied"])
     even = all(share is not None and share >= EVEN for share in shares)
     mean = correction.mean_weight(result.num_tokens)

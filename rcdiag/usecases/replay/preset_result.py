@@ -6,6 +6,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.corrections.actual import actual_numbers
+from rcdiag.corrections.apply import outcome
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.sequences import rows_of
+from rcdiag.diagnosis.correction_health import CorrectionEvidence
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.results import (
     AfterStep,
@@ -60,14 +65,11 @@ def preset_replay(
         undefined=undefined,
         metrics=metrics,
         factors=factors,
-        kept_sequence_share=float(kept_rows.mean()),
-        ess_seq=_ess_of_sequences(effect.final, batch),
+        correction=_judged_correction(name, effect.mode, batch, factors["mismatch"], update),
         size=float(np.abs(result.coefficients).sum()) / at_one if at_one else None,
         shares=shared,
         gradient=gradient,
         after=after_step,
-        uncorrected=name == NAIVE or update.plan.corrections[name].leaves_loss_alone,
-        double_counted=name != NAIVE and update.plan.corrections[name].counts_mismatch_twice,
     )
     return PresetReplay(
         mode=effect.mode,
@@ -106,13 +108,21 @@ def _uncorrected(batch: ReplayBatch, update: TrainerUpdate) -> Array:
     return loss_of_effect(nothing, replace(batch, tokens=on_policy), update).coefficients
 
 
-def _ess_of_sequences(final: Array, batch: ReplayBatch) -> float | None:
-    """Return (sum m)^2 / (n sum m^2) over sequences, m the mean weight of a sequence's tokens."""
-    means = segment_sum(final, batch.lengths) / batch.lengths
-    squares = float(np.square(means).sum())
-    if not squares or not np.isfinite(squares):
-        return None
-    return float(means.sum() ** 2 / (len(means) * squares))
+def _judged_correction(
+    name: str, mode: str, batch: ReplayBatch, mismatch: Factor, update: TrainerUpdate
+) -> CorrectionEvidence:
+    """Return what the rules that `score` applies need of the correction, on this batch.
+
+    Ratios are those of the mode, current / rollout in bypass mode.
+    """
+    correction = Correction() if name == NAIVE else update.plan.corrections[name]
+    pair = batch.pair("rollout", "current" if mode == "bypass" else "old")
+    with np.errstate(all="ignore"):
+        rows = rows_of(pair, empty=batch.empty).under(correction.guard)
+        applied = outcome(rows, correction)
+        numbers = actual_numbers(rows, correction, applied)
+    between = {"k3_kl": mismatch.k3_kl, "ess_seq": mismatch.ess_seq}
+    return CorrectionEvidence.of(correction, numbers, applied, between)
 
 
 def _weight_histogram(effect: PresetEffect) -> Histogram | None:

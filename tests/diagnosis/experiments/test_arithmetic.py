@@ -284,3 +284,14 @@ def test_a_span_ends_at_the_end_of_a_row():
 )
 def test_interval_ends_are_written_with_enough_digits_to_differ(estimate, written):
     assert str(estimate) == written
+
+
+@pytest.mark.parametrize(("off", "small"), [(0.0, True), (0.5, True), (90.0, False)])
+def test_one_far_token_of_thousands_is_no_noise(off, small):
+    """A share of outliers of 1 in 9,000 is small, but not the rms of one that is off by 90."""
+    sensitivity = np.full(9_000, 0.3)
+    noise = np.random.default_rng(0).normal(0.0, 0.02 * 0.3, 9_000)
+    noise[17] += off
+    residual = fit_residual(noise, np.zeros(9_000), sensitivity, np.full(9_000, FLOAT32))
+    assert residual.within(0.02)
+    assert residual.is_small(0.02) is small
