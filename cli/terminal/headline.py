@@ -114,7 +114,7 @@ def shortened_to(text: str, width: int, lines: int) -> str:
     if len(whole) <= lines:
         return "\n".join(whole)
     kept = " ".join(whole[:lines])
-    for mark in (". ", "; ", ": ", ", "):
+    for mark in (". ", "; ", ", "):  # not at a colon: what is before it alone is no sentence
         end = kept.rfind(mark)
         if end >= len(kept) // 2:
             return "\n".join(wrapped(f"{kept[:end]}."))

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 LEAST_PANEL = 1.5  # inches: if panels would be narrower, two stand in a row
 LEAST_IN_CELL = 5.0  # points: numbers in cells are split into two lines before they get smaller
+LANE = 1.2  # letter sizes: height of a line of labels above a panel
+TITLE_PAD = 4.0  # points between a panel's title and what is below it
 COLOURS = {"first": FIRST, "second": SECOND, "ink": INK, "soft": SOFT}
 Numbers = NDArray[np.float64]
 
@@ -96,8 +98,6 @@ def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: flo
     """Draw a panel into axes of approximately this width and height in inches."""
     size = letter_size()
     axes.tick_params(labelsize="small")
-    if panel.title:
-        axes.set_title(fitted(panel.title, inches, size), fontsize="medium", loc="left")
     axes.set_xlabel(fitted(panel.x.label, inches, size))
     axes.set_ylabel(fitted(panel.y.label, high, size), fontsize="medium")
     set_scale(axes.set_xscale, panel.x)
@@ -115,7 +115,10 @@ def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: flo
         axes.grid(axis="y", visible=False)
     elif panel.x.scale == "names":
         axes.grid(axis="x", visible=False)
-    _draw_labelled_rules(axes, panel, inches)
+    above = _draw_labelled_rules(axes, panel, inches)
+    if panel.title:
+        title = fitted(panel.title, inches, size)
+        axes.set_title(title, fontsize="medium", loc="left", pad=TITLE_PAD + above)
     _draw_notes(axes, panel)
     if panel.x.hidden and panel.y.hidden:
         axes.spines[:].set_visible(False)
@@ -339,8 +342,11 @@ def _draw_references(axes: Axes, panel: Panel) -> None:
         axes.plot(ends, ends, color=SOFT, linewidth=0.8, zorder=0.5)
 
 
-def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
-    """Draw dashed lines with labels above the panel, stacked where labels would overlap."""
+def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> float:
+    """Draw dashed lines with labels above the panel, stacked where labels would overlap.
+
+    Returns the height of the labels in points.
+    """
     size = 0.8 * letter_size()
     low, high = sorted(axes.get_xlim())
     taken: list[float] = []
@@ -351,19 +357,20 @@ def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
         place = axes.transData.transform((rule.at, axes.get_ylim()[1]))
         left = float(axes.transAxes.inverted().transform(place)[0])
         length = (len(rule.label) + 1) * size * LETTER / (72.0 * inches * PLOT_SHARE)
-        end = left + length > 1.05
-        start = left - length if end else left
+        end = left + length > 1.05 and left >= length
+        start = left - length if end else max(min(left, 1.05 - length), 0.0)
         lane = next((at for at, last in enumerate(taken) if last <= start), len(taken))
         taken[lane : lane + 1] = [start + length]
         axes.annotate(
             as_text(rule.label),
-            (rule.at, 1.0),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(-2 if end else 2, 2 + lane * size * 1.2),
+            (left if end else start, 1.0),
+            xycoords=axes.transAxes,
+            xytext=(-2 if end else 2, 2 + lane * size * LANE),
             textcoords="offset points",
             fontsize=size,
             ha="right" if end else "left",
         )
+    return len(taken) * size * LANE
 
 
 def _draw_notes(axes: Axes, panel: Panel) -> None:

@@ -132,12 +132,16 @@ def diagnose_logs(
 
 
 def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[LoggedRun]) -> Diagnosis:
-    """Add to the worst run's diagnosis where it deviates from the other runs."""
+    """Name the worst of several runs in its diagnosis, and say where it leaves the others."""
     others = [parting(worst, other) for other in runs if other is not worst]
     if not others or diagnosis.over_steps is None:
         return diagnosis
     says = " ".join([*others, diagnosis.over_steps.says])
-    return replace(diagnosis, over_steps=replace(diagnosis.over_steps, says=says))
+    return replace(
+        diagnosis,
+        summary=f"{worst.name}: {diagnosis.summary}",
+        over_steps=replace(diagnosis.over_steps, says=says),
+    )
 
 
 def _vocabulary(value: object) -> int:

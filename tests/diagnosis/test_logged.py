@@ -947,7 +947,7 @@ def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -
     assert result.diagnosis.verdict == "correctable"
     assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
     assert result.diagnosis.over_steps is not None
-    assert f"Deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
+    assert f"deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
 def test_two_runs_in_one_file_are_judged_each(tmp_path: Path) -> None:
@@ -1047,8 +1047,8 @@ def test_panels_of_two_runs_say_whose_key_moved(tmp_path: Path) -> None:
     panels = over_steps(rcdiag.diagnose(paths)).panels
     assert panels[0].title == "rollout_corr/kl"
     labels = {panel.title: panel.rules[0].label for panel in panels if panel.rules}
-    assert labels["rollout_corr/k3_kl"] == f"bad.jsonl moves at step {BEGINS + 1}"
-    assert labels["critic/score/mean"].startswith("good.jsonl moves at step ")
+    assert labels["rollout_corr/k3_kl"] == f"step {BEGINS + 1}, bad.jsonl"
+    assert labels["critic/score/mean"].endswith(", good.jsonl")
     (chi2,) = (panel for panel in panels if panel.title == "rollout_corr/chi2_token")
     assert chi2.y.scale == "symlog"
 

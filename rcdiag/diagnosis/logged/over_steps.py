@@ -286,7 +286,7 @@ def parting(run: LoggedRun, other: LoggedRun) -> str:
     if not any(one.quantity.name in other.series for one in run.of_mismatch):
         return f"{other.name} has no key of the mismatch in common with {run.name}."
     if not parted:
-        return f"No key of the mismatch deviates from that of {other.name}."
+        return f"No key of the mismatch in {run.name} deviates from that in {other.name}."
     first = first_clear(parted)
     keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
-    return f"Deviates from {other.name} at step {first.step}: {', '.join(keys)}."
+    return f"{run.name} deviates from {other.name} at step {first.step}: {', '.join(keys)}."

@@ -64,7 +64,7 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
     values = [value for one in of_key for value in one.numbers]
     several = len(result.logs) > 1
     moved = sorted(
-        (one.step_moved, f"{Path(log.file).name} " if several else "")
+        (one.step_moved, f", {Path(log.file).name}" if several else "")
         for log in result.logs
         for one in log.keys_moved
         if one.key == key
@@ -97,8 +97,8 @@ def panel_of_key(
 ) -> Panel:
     """Make the panel of a key over the steps, with lines at the steps at which it moved.
 
-    `ends` are the first and last step, for panels that share the axis. `run` is the name of the run
-    that moved, where there are several.
+    `ends` are the first and last step, for panels that share the axis. `run` says which run moved,
+    where there are several.
     """
     known = [value for value in values if value is not None]
     first, last = (None, None) if ends is None else ends
@@ -115,7 +115,8 @@ def panel_of_key(
         y=y,
         marks=list(marks),
         rules=[
-            ReferenceLine(at=step, label=f"{run}moves at step {step}") for step in sorted(steps)
+            ReferenceLine(at=step, label=f"{'' if run else 'moves at '}step {step}{run}")
+            for step in sorted(steps)
         ],
         where=("key", key),
         height=0.6,

@@ -59,17 +59,20 @@ function namesBelow(axis, slot, room) {
   return { every: Math.ceil(15 / slot), turned: true, length, height: 0.58 * length + 14 };
 }
 
-// Positions of the labels of reference lines: beside the lines, stacked where they would overlap.
+// Positions of the labels of reference lines: right or left of the lines, or as far right as the
+// panel allows, and stacked where they would overlap.
 function lanesOfRules(rules, at, width) {
   const ends = [];
-  return [...rules].sort((one, other) => one.at - other.at).map(({ at: place, label }) => {
-    const [here, size] = [at(place), label.length * TEXT + 6];
-    const end = here + size > width;
-    const [from, to] = end ? [here - size, here] : [here, here + size];
+  return [...rules].sort((one, other) => one.at - other.at).map(({ at: place, label: text }) => {
+    const [here, label] = [at(place), fitted(text, width - 6)];
+    const size = label.length * TEXT + 6;
+    const end = here + size > width && here >= size;
+    const from = end ? here - size : Math.max(Math.min(here, width - size), 0);
+    const to = from + size;
     const free = ends.findIndex((last) => last < from);
     const lane = free < 0 ? ends.length : free;
     ends[lane] = to;
-    return { here, label, lane, end };
+    return { here, label, lane, end, from };
   });
 }
 
@@ -121,10 +124,10 @@ function drawReferences(root, panel, box, plot, lanes, width) {
     root.append(svg("line", { class: dashed ? "markline" : "zero", ...ends }));
   }
   if (panel.square) root.append(svg("line", { class: "zero", x1: box.left, x2: box.left + box.width, y1: bottom, y2: box.top }));
-  for (const { here, label, lane, end } of lanes) {
+  for (const { here, label, lane, end, from } of lanes) {
     const top = box.top - LANE * lane;
     root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: bottom }));
-    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, label));
+    root.append(svg("text", { class: "soft", x: end ? here - 4 : from + 4, y: top - 3, "text-anchor": end ? "end" : "start" }, label));
   }
 }
 

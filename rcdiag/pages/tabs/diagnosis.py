@@ -253,7 +253,7 @@ def _steps(results: DumpResults) -> Section | None:
 
 
 def _against(results: DumpResults) -> Section | None:
-    """Say which other causes are possible, which are ruled out and why, and what to try next."""
+    """Say which other causes are possible, and which are ruled out and why."""
     diagnosis = results.diagnosis
     if diagnosis is None:
         return None
@@ -270,11 +270,7 @@ def _against(results: DumpResults) -> Section | None:
         else:
             why = ", and why" if any(reason for _, reason in reasons.items) else ""
             blocks += [Paragraph(text=f"Ruled out{why}:"), reasons]
-    if diagnosis.next:
-        blocks.append(Slot(name="next", data=diagnosis.next))
-    others = bool(possible or diagnosis.ruled_out)
-    title = "What else it could be" if others else "What would decide it"
-    return Section(title=title, blocks=blocks) if blocks else None
+    return Section(title="What else it could be", blocks=blocks) if blocks else None
 
 
 def _findings(results: DumpResults) -> Section | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rcdiag.pages.blocks import (
     Block,
     Figures,
@@ -29,7 +31,8 @@ def training_log(result: DiagnoseResult | None) -> Section | None:
     blocks: list[Block] = []
     for log in result.logs:
         if len(result.logs) > 1:
-            blocks.append(Paragraph(text=f"{log.file}: {log.log_verdict}. {log.summary}"))
+            verdict = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
+            blocks.append(Paragraph(text=verdict))
     blocks.append(Figures(items=figures_of(result, ["log-over-steps"])))
     for place, log in enumerate(result.logs):
         blocks += _of_log(log, place)
@@ -37,9 +40,10 @@ def training_log(result: DiagnoseResult | None) -> Section | None:
 
 
 def _of_log(log: LogSummary, place: int) -> list[Block]:
+    name = Path(log.file).name
     moved = table(
         f"moved-{place}",
-        f"Keys that moved, {log.file}",
+        f"Keys that moved, {name}",
         [
             words("Key", lambda one: code(one.key)),
             numbers("Step", lambda one: amount(one.step_moved, str(one.step_moved))),
@@ -60,7 +64,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     )
     relations = table(
         f"relations-{place}",
-        f"Relations between keys of {log.file}, in the steps that the diagnosis is of",
+        f"Relations between keys of {name}, in the steps that the diagnosis is of",
         [
             words("Relation", lambda one: term(one.relation)),
             words("Level", lambda one: text(one.relation_level, level=one.relation_level)),
@@ -89,8 +93,8 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     blocks: list[Block] = []
     if log.generations_of_log is not None:
         correction = f": {log.correction_of_log}" if log.correction_of_log else ""
-        blocks.append(Paragraph(text=f"{log.file} is from {log.generations_of_log}{correction}."))
-    blocks += [Paragraph(text=f"{log.file}: {note}") for note in log.file_notes]
+        blocks.append(Paragraph(text=f"{name} is from {log.generations_of_log}{correction}."))
+    blocks += [Paragraph(text=f"{name}: {note}") for note in log.file_notes]
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
