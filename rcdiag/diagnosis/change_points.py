@@ -66,7 +66,7 @@ def change_points(
 
     `error` [steps] is the standard deviation of the noise at each step; without it the noise is
     estimated in each stretch between changes, since a larger mismatch is most often a noisier one.
-    At least `fewest` steps are on each side of a change.
+    At least `fewest` steps follow a change.
     """
     weight = None if error is None else 1.0 / error**2
     found = _within(y, weight, fewest, 0, len(y))
@@ -98,23 +98,26 @@ def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
 def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -> list[ChangePoint]:
     """Return the changes at steps with indices from `begin` to `end`, `end` not included.
 
-    Small ones are returned too: one end of a plateau alone may leave the median unchanged. Where
-    the stretch ends at another change, its last step alone may be the first one of that rise.
+    Small ones are returned too: one end of a plateau alone may leave the median unchanged. Jumps
+    are tried at every step, so that the first changed one is named. If fewer than `fewest` steps at
+    the end of the series have jumped, that is no change yet, and the search goes on without them.
     """
     part = y[begin:end]
-    after = fewest if end == len(y) else 1
     if len(part) < 2 * fewest or (weight is None and len(part) < FEWEST):
         return []
     of_part = np.full(len(part), noise_of(part) ** -2.0) if weight is None else weight[begin:end]
     # Values that are infinite or near 1e200 have no finite sum of squares: their gain is set to 0.
     with np.errstate(all="ignore"):
-        jumps = np.nan_to_num(jump_gains(part, of_part, fewest, after))
+        jumps = np.nan_to_num(jump_gains(part, of_part))
         bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
         at = int(np.argmax(jumps))
         # A bend must fit better than two jumps together, not only better than the larger one.
         sides = (slice(None, at), slice(at, None))
-        second = max(jump_gains(part[one], of_part[one], fewest).max(initial=0.0) for one in sides)
+        second = max(jump_gains(part[one], of_part[one]).max(initial=0.0) for one in sides)
     creeps = bends.max() > jumps[at] + second
+    if not creeps and end == len(y) and len(part) - at < fewest and jumps[at] >= LEAST_GAIN:
+        rest = begin + at
+        return _within(y[:rest], None if weight is None else weight[:rest], fewest, begin, rest)
     gains = bends if creeps else jumps
     at = int(np.argmax(gains))
     near = begin + np.flatnonzero(gains >= gains[at] - INTERVAL)
@@ -139,18 +142,12 @@ def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -
     ]
 
 
-def jump_gains(y: Array, weight: Array, fewest: int, fewest_after: int = 0) -> Array:
-    """Return how much a jump at each index reduces the weighted sum of squares about the mean.
-
-    At least `fewest` steps are before a jump, and as many after it, or `fewest_after`.
-    """
-    gain, fewest_after = np.zeros(len(y)), fewest_after or fewest
-    if len(y) < fewest + fewest_after:
-        return gain
+def jump_gains(y: Array, weight: Array) -> Array:
+    """Return how much a jump at each index reduces the weighted sum of squares about the mean."""
+    gain = np.zeros(len(y))
     before, after = np.cumsum(weight)[:-1], np.cumsum(weight[::-1])[::-1][1:]
-    left = np.cumsum(weight * (y - np.average(y, weights=weight)))[:-1]
+    left = np.cumsum(weight * (y - np.average(y, weights=weight)))[:-1] if len(y) > 1 else gain[1:]
     gain[1:] = left**2 * (1.0 / before + 1.0 / after)
-    gain[:fewest] = gain[len(y) - fewest_after + 1 :] = 0.0
     return gain
 
 

@@ -193,7 +193,7 @@ def _decomposed_change(
         if moved:
             return None  # other numbers of the mismatch changed, not k3_kl
         logs = np.log(k3 + SMALL_K3)
-        split = int(steps[np.argmax(jump_gains(logs, np.ones(len(logs)), fewest=1))])
+        split = int(steps[np.argmax(jump_gains(logs, np.ones(len(logs))))])
     entropy = case.entropy.get(case.sampler)
     uncertainty = -tokens.sampler
     if entropy is not None:

@@ -129,7 +129,7 @@ def test_a_short_plateau_has_two_changes(length: int) -> None:
 def test_gain_of_a_jump_is_the_reduction_of_squares_by_two_means(values: list[float]) -> None:
     y = np.array(values)
     whole = np.square(y - y.mean()).sum()
-    gains = jump_gains(y, np.ones(len(y)), fewest=2)
+    gains = jump_gains(y, np.ones(len(y)))
     for at in range(2, len(y) - 1):
         parts = sum(np.square(part - part.mean()).sum() for part in (y[:at], y[at:]))
         assert gains[at] == pytest.approx(whole - parts, abs=1e-9)
