@@ -53,13 +53,7 @@ def join_tables(
     are equal in two dumps are kept once.
     """
     first, by = dumps[0], _matched_by(dumps, of_one_run)
-    samples = _samples(dumps, by)
-    # Each table's row for every row of the first table; -1 if it has none.
-    rows = []
-    for own in samples:
-        row_of_sample = np.full(max(first.num_rows, int(own.max()) + 1), -1, np.int64)
-        row_of_sample[own] = np.arange(len(own))
-        rows.append(row_of_sample[: first.num_rows])
+    samples, rows = _matched(dumps, by)
     in_all = np.logical_and.reduce([own >= 0 for own in rows])
     tokens = [_hashed(dump, ["response_ids"]) for dump in dumps]
     same = in_all & np.logical_and.reduce(
@@ -107,13 +101,23 @@ def _matched_by(dumps: Sequence[Table], of_one_run: bool) -> str:
     return "sample_id" if all(having) else "row"
 
 
-def _samples(dumps: Sequence[Table], by: str) -> list[Numbers]:
-    """Return the sample number of each row, one array [rows] per table."""
-    if by == "row":
-        return [np.arange(dump.num_rows) for dump in dumps]
-    hashes = _hashed_tokens(dumps) if by == "tokens" else _hashed_ids(dumps)
-    distinct, numbers = number_groups(np.concatenate(hashes))
-    return [numbers[np.searchsorted(distinct, own)].astype(np.int64) for own in hashes]
+def _matched(dumps: Sequence[Table], by: str) -> tuple[list[Numbers], list[Numbers]]:
+    """Return for each table the samples of its rows, [rows], and the rows of samples.
+
+    Rows are those of the samples of the first table, [rows of the first table]; -1 if a table does
+    not have the sample.
+    """
+    samples = [np.arange(dump.num_rows) for dump in dumps]
+    if by != "row":
+        hashes = _hashed_tokens(dumps) if by == "tokens" else _hashed_ids(dumps)
+        distinct, numbers = number_groups(np.concatenate(hashes))
+        samples = [numbers[np.searchsorted(distinct, own)].astype(np.int64) for own in hashes]
+    count, rows = dumps[0].num_rows, []
+    for own in samples:
+        row_of_sample = np.full(max(count, int(own.max()) + 1), -1, np.int64)
+        row_of_sample[own] = np.arange(len(own))
+        rows.append(row_of_sample[:count])
+    return samples, rows
 
 
 def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:

@@ -113,7 +113,7 @@ class Probe:
 
         def tempered(temperature: NDArray[np.float64]) -> NDArray[np.float64]:
             with torch.inference_mode():
-                return self._log_probs_of(hidden, self.to_logits, wanted, temperature)
+                return self._log_probs_of(hidden, passages, self.to_logits, temperature)
 
         return Reading(
             log_prob=table[:, 0],
@@ -131,9 +131,7 @@ class Probe:
         """Return log-probs of the scored tokens, [scored] nats, at the passages' temperature."""
         hidden = self._hidden(passages, change)
         with self._head(change) as to_logits:
-            return self._log_probs_of(
-                hidden, to_logits, self._targets(passages), _temperatures(passages)
-            )
+            return self._log_probs_of(hidden, passages, to_logits)
 
     @torch.inference_mode()
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
@@ -142,17 +140,30 @@ class Probe:
         The state at a token's own position, which has already read it, predicts it.
         """
         hidden = self._hidden(passages, None, after=True)
-        return self._log_probs_of(
-            hidden, self.to_logits, self._targets(passages), _temperatures(passages)
-        )
+        return self._log_probs_of(hidden, passages, self.to_logits)
 
     def _log_probs_of(
-        self, hidden: Tensor, to_logits: Any, wanted: Tensor, temperature: NDArray[np.float64]
+        self,
+        hidden: Tensor,
+        passages: Sequence[Passage],
+        to_logits: Any,
+        temperature: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """Return log-probs of the tokens `wanted` from hidden states, [scored] nats."""
-        at = torch.from_numpy(temperature)
+        """Return log-probs of the scored tokens from hidden states [scored, width], in nats.
+
+        `temperature` is that of every scored token, by default the one of its passage.
+        """
+        if temperature is None:
+            by_passage = [np.full(len(one.places), one.temperature) for one in passages]
+            temperature = np.concatenate(by_passage)
         scores = scores_in_chunks(
-            hidden, to_logits, self.vocab_size, wanted, at, entropy=False, top_k=0
+            hidden,
+            to_logits,
+            self.vocab_size,
+            self._targets(passages),
+            torch.from_numpy(temperature),
+            entropy=False,
+            top_k=0,
         )
         return scores[:, 0].double().cpu().numpy()
 
@@ -276,14 +287,7 @@ class Probe:
             own = self.body(input_ids=ids[:, prefix:], past_key_values=cache, use_cache=True)
             before = torch.from_numpy(one.places - 1 - prefix).to(self.device)
             states.append(own.last_hidden_state[0][before])
-        return self._log_probs_of(
-            torch.cat(states), self.to_logits, self._targets(passages), _temperatures(passages)
-        )
-
-
-def _temperatures(passages: Sequence[Passage]) -> NDArray[np.float64]:
-    """Return the temperature of every scored token, [scored]."""
-    return np.concatenate([np.full(len(one.places), one.temperature) for one in passages])
+        return self._log_probs_of(torch.cat(states), passages, self.to_logits)
 
 
 def _float8_cache(scale: float) -> Any:
