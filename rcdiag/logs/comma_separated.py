@@ -19,10 +19,6 @@ def _separator(file: LogFile) -> str | None:
     return next((sign for sign in SEPARATORS if sign in line), None)
 
 
-def _is_csv(file: LogFile) -> bool:
-    return _separator(file) is not None
-
-
 def _read(file: LogFile) -> Iterator[Mapping[str, Any] | UnreadableLine]:
     lines = iter(_lines(file))
     names = next(row for _, row in lines if any(row))
@@ -71,6 +67,6 @@ def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
 CSV = LogReader(
     name="csv",
     says="a text table with a column for each key, as W&B exports charts and histories",
-    detect=_is_csv,
+    detect=lambda file: _separator(file) is not None,
     read=_read,
 )
