@@ -125,11 +125,6 @@ class Chart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     opens: str = ""  # kind of page part that a click on a point opens
     bins: dict[str, Any] = field(default_factory=dict)  # where a click finds examples of a bin
 
-    def column(self, name: str) -> list[Value]:
-        """Return a column of the table."""
-        place = list(self.columns).index(name)
-        return [row[place] for row in self.rows]
-
     def data(self) -> dict[str, Any]:
         """Return the chart for the page's script: without defaults, with rounded numbers."""
         rows = [[rounded(value) for value in row] for row in self.rows]

@@ -38,6 +38,11 @@ class DumpResults(Struct, frozen=True, kw_only=True):
         return next((diagnosis for diagnosis in known if diagnosis is not None), None)
 
     @property
+    def verdict(self) -> str | None:
+        """Return the verdict of the diagnosis; None if there is none."""
+        return None if self.diagnosis is None else self.diagnosis.verdict
+
+    @property
     def largest(self) -> Result:
         """Return the result with the most tokens, since some commands read a part of a table."""
         return max(self.results, key=lambda result: result.num_tokens)

@@ -121,7 +121,6 @@ def _tabs(dump: DumpResults) -> list[Tab]:
 
 def _head(dump: DumpResults) -> PageHead:
     """Return the head: verdict, pair, size, steps, date, and whether the page holds text."""
-    diagnosed = dump.diagnosis
     behavior, target = dump.pair
     if dump.diagnose is not None and dump.diagnose.logs:
         size = logged_steps(dump.diagnose.logs)
@@ -140,8 +139,8 @@ def _head(dump: DumpResults) -> PageHead:
         holds,
     ]
     return PageHead(
-        level="unknown" if diagnosed is None else level_of(diagnosed),
-        verdict=NOT_JUDGED if diagnosed is None else diagnosed.verdict,
+        level="unknown" if dump.diagnosis is None else level_of(dump.diagnosis),
+        verdict=dump.verdict or NOT_JUDGED,
         name=dump.dump,
         facts=[fact for fact in facts if fact],
     )

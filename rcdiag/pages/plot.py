@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Name of a group -> the figures that it draws side by side.
 GROUPS = {"steps": (*BY_STEP, *MORE_BY_STEP)}
 ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and the height of two rows
+NARROW = 5.0  # inches: a narrower figure has the width of a paper's column
 LETTERS = 8.0  # points, in a group as wide as a page
 
 
@@ -43,8 +44,6 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
 
 def _group(result: Result, names: list[str], width: float | None) -> Figure:
     """Draw several figures in two columns, or in one if the figure is narrow."""
-    from rcdiag.pages.style import NARROW
-
     across = ACROSS if width is None else width
     columns = 1 if across < NARROW else 2
     rows = -(-len(names) // columns)

@@ -12,6 +12,7 @@ from rcdiag.files import without_controls
 
 INK, SOFT, GRID = "#000000", "#59636e", "#dcdfe4"  # on white paper
 FIRST, SECOND = "#0072b2", "#d55e00"  # Okabe-Ito
+NOTEBOOK_DPI = 110
 
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -61,10 +62,6 @@ def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
         mpl.rcdefaults()
         mpl.rcParams.update({**STYLE, **(more or {})})
         yield
-
-
-NARROW = 5.0  # inches: a narrower figure has the width of a paper's column
-NOTEBOOK_DPI = 110
 
 
 def as_text(name: str) -> str:

@@ -92,5 +92,7 @@ def test_the_figure_has_a_dot_for_each_layer(tmp_path):
     spec = FIGURES["experts-by-layer"]
     assert spec in list(applying(result))
     layers = result.routing.rerouting.rerouted_by_layer
-    assert spec.chart(result).column("share of tokens") == [layer.value for layer in layers]
+    chart = spec.chart(result)
+    assert chart.columns[1] == "share of tokens"
+    assert [row[1] for row in chart.rows] == [layer.value for layer in layers]
     assert "36% of the tokens" in spec.caption(result)

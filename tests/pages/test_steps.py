@@ -18,7 +18,7 @@ def columns(result: ScoreResult, figure: str) -> dict[str, list[object]]:
     chart = FIGURES[figure].chart
     assert chart is not None
     made = chart(result)
-    return {name: made.column(name) for name in made.columns}
+    return dict(zip(made.columns, map(list, zip(*made.rows, strict=True)), strict=True))
 
 
 def test_weights_are_those_that_the_trainer_logs(result):

@@ -59,10 +59,9 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     numbers = "no number moved beyond both intervals"
     if counts:
         numbers = f"beyond both intervals {', '.join(counts)}"
-    verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
-    if None in verdicts:
+    one, two = before.verdict, after.verdict
+    if one is None or two is None:
         return numbers
-    one, two = (str(item) for item in verdicts)
     steps = f"verdict {one}, then {two}" if one != two else f"verdict {one} both times"
     if gone and not new:
         answer = "It helped" if ORDER.index(two) <= ORDER.index(one) else "Other trouble"
@@ -101,13 +100,11 @@ def change(name: str, before: MetricValue, after: MetricValue) -> str:
     if before.value is None or after.value is None:
         return "not known"
     ends = (before.low, before.high, after.low, after.high)
-    if any(end is None or math.isnan(end) for end in ends):
+    known = [end for end in ends if end is not None and not math.isnan(end)]
+    if len(known) < len(ends):
         return "no interval"
-    assert before.low is not None
-    assert before.high is not None
-    assert after.low is not None
-    assert after.high is not None
-    if after.low <= before.high and before.low <= after.high:
+    low_before, high_before, low_after, high_after = known
+    if low_after <= high_before and low_before <= high_after:
         return "within the intervals"
     ideal = METRICS[name].ideal
     if ideal is None:

@@ -30,7 +30,6 @@ def tab(results: DumpResults) -> Tab | None:
     treatments = treatments_of(results)
     if not treatments:
         return None
-    verdict = None if results.diagnosis is None else results.diagnosis.verdict
     table, families = all_corrections(results, treatments), _families(results)
     return tab_of(
         "corrections",
@@ -38,7 +37,7 @@ def tab(results: DumpResults) -> Tab | None:
         _heading(results),
         _advice(results),
         # If weights help, first say that there are more settings than the presets.
-        *((families, table) if verdict == "correctable" else (table, families)),
+        *((families, table) if results.verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),
         forecast(results.sweep),
@@ -64,8 +63,7 @@ def _advice(results: DumpResults) -> Section | None:
     guide = [] if advice.guide is None else [advice.guide]
     reasons = [as_sentence(reason) for reason in (*advice.reasons, *guide)]
     blocks: list[Block] = [Lines(items=reasons)]
-    verdict = None if results.diagnosis is None else results.diagnosis.verdict
-    if verdict == "correctable" and advice.answer == "no-correction":
+    if results.verdict == "correctable" and advice.answer == "no-correction":
         why = (
             "Importance weights are valid here, but on a batch of this size they add more variance "
             "than they remove bias. Remove the cause instead."
@@ -98,8 +96,7 @@ def _families(results: DumpResults) -> Section | None:
         "table, ranks them by the error of the update and writes the configuration of the best; "
         "`rcdiag report` puts its result on this page."
     )
-    verdict = None if results.diagnosis is None else results.diagnosis.verdict
-    if verdict == "healthy":
+    if results.verdict == "healthy":
         why = f"This table needs no correction. {why}"
     steps = [Action(text="Sweep all families", command=f"{command} --html sweep.html")]
     return Section(
