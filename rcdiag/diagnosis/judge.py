@@ -496,16 +496,14 @@ def by_size(features: Features) -> str:
     """Return `healthy` where the mismatch is negligible, else `correctable`.
 
     Negligible means KL per sequence below NEGLIGIBLE_KL and no per-token number beyond its guide:
-    short sequences can pass the first and fail the second. Where a few tokens or rows hold most of
-    the mismatch, both depend on whether the sample has one more of them: they are not known.
+    short sequences can pass the first and fail the second.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
     tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
     little = features.log_ratios.k3 * len(tokens) / rows <= NEGLIGIBLE_KL
-    known = features.dominant is None
-    return "healthy" if known and little and not beyond_guides(tokens) else "correctable"
+    return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
 def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:

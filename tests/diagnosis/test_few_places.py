@@ -44,7 +44,7 @@ def test_unlikely_tokens_that_both_sides_call_unlikely_are_not_damage() -> None:
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 def test_one_token_that_holds_the_mismatch_is_named(policy: str) -> None:
     diagnosis = judged(with_one(-14.0, policy))
-    assert diagnosis.verdict in ("correctable", "inconclusive")
+    assert diagnosis.verdict == "inconclusive"
     assert "in row 20, token 34, where `rollout` is " in diagnosis.summary
     assert "all others agree to rounding (0.0" in diagnosis.summary
     assert "more rows like these" not in diagnosis.summary
@@ -56,7 +56,7 @@ def test_one_row_that_holds_the_mismatch_is_named() -> None:
     of_row = np.where(case.owner == 100, other.log_probs["old"] - other.log_probs["rollout"], 0.0)
     diagnosis = judged(with_values(case, "old", lambda values: np.minimum(values + of_row, -1e-4)))
     assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
-    assert diagnosis.verdict != "healthy"
+    assert diagnosis.verdict == "inconclusive"
     assert ", most in row 100: it holds " in diagnosis.causes[0].message
 
 
