@@ -572,10 +572,11 @@ def _summary(
         return f"{message} {validity.sentence}"
     if verdict == "broken" and validity.answer == VALID:
         return f"{message} Weights would correct towards `{case.trainer}`, which is wrong here."
-    # What would settle it stands first, where no screen cuts it.
     if causes[0].slug in NOTHING_WRONG and not validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"
-    return f"{validity.sentence} {message}"
+    # What would settle it stands first, where no screen cuts it.
+    by_cause = validity.answer == VALID
+    return f"{message} {validity.sentence}" if by_cause else f"{validity.sentence} {message}"
 
 
 def _steps_prefix(features: Features, cause: NamedCause) -> str:
