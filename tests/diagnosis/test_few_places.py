@@ -78,3 +78,11 @@ def test_clustering_by_hand() -> None:
 
 def test_without_a_mismatch_nothing_holds_it() -> None:
     assert Features(made(plain, plain, rows=32)).dominant is None
+
+
+def test_unlikely_values_among_others_that_differ_as_much_are_not_damage() -> None:
+    """A trainer that read other tokens gives some of them any log-prob."""
+    case = with_one(-45.0, "old")
+    wrong = (case.position > 5) & (case.position % 3 == 0) & (case.log_probs["old"] != -45.0)
+    read = with_values(case, "old", lambda values: np.where(wrong, -18.0, values))
+    assert "sentinel" not in [cause.slug for cause in judged(read).causes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    MOST,
     NEARLY_ALL,
     PART,
     RARE,
@@ -156,7 +158,8 @@ def _never_drawn(column: StoredColumn) -> Flags:
 
     Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
     less. Tokens that both sides call that unlikely may be forced, and stay, unless both
-    probabilities are 0 in float32. None is flagged if many are: a distribution may make these.
+    probabilities are 0 in float32. None is flagged if many are, or if the others differ as much:
+    wrong tokens or contexts may make these.
     """
     values = column.values
     numbers = column.finite & (values >= SMALLEST_LOG_PROB)
@@ -165,6 +168,9 @@ def _never_drawn(column: StoredColumn) -> Flags:
     single = numbers & ~zero & (values < lowest) & ~(column.other - values < GAP)
     if np.count_nonzero(single) >= FEWEST_OF_PATTERN or zero.mean() > FEW:
         return np.zeros(len(values), np.bool_)
+    apart = np.nan_to_num(column.other - values) ** 2
+    if apart[single].sum() < MOST * apart[~zero].sum():
+        single[:] = False
     never = zero | single
     highest = max(float(values[never].max(initial=-np.inf)), UNDERFLOW)
     alone = values[numbers & ~never].min(initial=0.0) > highest / 2
@@ -190,7 +196,7 @@ def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags
         message = f"In {place}, `{policy}` is {value:,g}{beside}: {never}."
     else:
         message = (
-            f"{len(values):,} values of `{policy}`{case.drawn} are {max(values):,.3g} or less, the "
+            f"{len(values):,} values of `{policy}`{case.drawn} are {ceil(max(values)):,} or less, the "
             f"first in {place}: {never}."
         )
     return Suspicion(
