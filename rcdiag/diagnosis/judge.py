@@ -35,7 +35,7 @@ from rcdiag.statistics.extremes import impossible
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
 # In these stages causes exclude each other: only the one with the highest confidence is named.
-EXCLUSIVE_STAGES = ("law", "difference")
+EXCLUSIVE_STAGES = ("distribution", "difference")
 # KL per sequence, nats, below which a mismatch is negligible: by Pinsker's inequality the total
 # variation is then at most 0.1, and the bias of uncorrected gradients is below their noise.
 NEGLIGIBLE_KL = 0.02
@@ -91,17 +91,17 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
     for stage in STAGES:
         if stage == "alignment":
             features, onset = _from_onset(features)
-        if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
+        if stage == "difference" and any(cause.stage == "distribution" for cause, _ in named):
             return [*named, *_beside_sampling_cause(features, named)]
-        broken = any(found.verdict == "broken" and found.mended is None for _, found in named)
+        broken = any(found.verdict == "broken" and found.repaired is None for _, found in named)
         if stage in EXCLUSIVE_STAGES and broken:
             break  # a broken column that is not repaired says nothing about distributions
         here = _candidates(features, stage, onset, named)
         while here:
             cause, suspicion = _first(features, here, onset)
             named = _merged(named, cause, suspicion)
-            if suspicion.mended is not None:
-                repaired = suspicion.mended.without_tokens(~features.case.mask)
+            if suspicion.repaired is not None:
+                repaired = suspicion.repaired.without_tokens(~features.case.mask)
                 features = Features(repaired, features.onset, features.within)
                 here = _weigh_up_to(features, stage)
             here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
@@ -128,7 +128,7 @@ def _candidates(
     here = _weigh_stage(features, stage)
     if onset is not None and onset.last is not None:
         here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
-    if stage == "law" and not here:
+    if stage == "distribution" and not here:
         here = _weigh_outlier_rows(features)
     return _without_generic_causes(features, here, named) if stage in EXCLUSIVE_STAGES else here
 
@@ -158,7 +158,7 @@ def _weigh_up_to(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
 
 def _beside_sampling_cause(features: Features, named: Named) -> list[tuple[Cause, Suspicion]]:
     """Return a second cause for the mismatch that the named sampling cause cannot explain."""
-    cause, suspicion = next(entry for entry in named if entry[0].stage == "law")
+    cause, suspicion = next(entry for entry in named if entry[0].stage == "distribution")
     if suspicion.share_of_rows < 1:
         return []
     rest = beside_sampling_cause(features, cause.name)
@@ -171,7 +171,7 @@ def _without_generic_causes(
     """Drop generic causes where nearly all rows agree after a realignment: the remaining mismatch
     is that of rows that could not be realigned.
     """
-    moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
+    moved = any(cause.stage == "alignment" and found.repaired is not None for cause, found in named)
     # Without a second policy there are no log-ratios, and `here` is empty.
     rms = features.location.rms_of_rows if moved and here else np.empty(0)
     rms = rms[np.isfinite(rms)]
@@ -187,7 +187,7 @@ def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Caus
         return [*named, (cause, suspicion)]
     place = names.index(cause.name)
     first = named[place][1]
-    both = of_both_columns(first, suspicion, suspicion.mended)
+    both = of_both_columns(first, suspicion, suspicion.repaired)
     return [*named[:place], (cause, both), *named[place + 1 :]]
 
 
@@ -223,7 +223,7 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
         suspicion = cause.weigh(features)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    if stage == "law":
+    if stage == "distribution":
         return sorted(weighed, key=lambda entry: -ranking_score(*entry))
     return sorted(
         weighed,
@@ -276,7 +276,9 @@ def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
                 share_of_rows=share,
             ),
         )
-        for cause, suspicion in _weigh_stage(Features(case, features.onset, "in these rows"), "law")
+        for cause, suspicion in _weigh_stage(
+            Features(case, features.onset, "in these rows"), "distribution"
+        )
         if cause.words.family != "context" and cause.name not in IN_EVERY_ROW
     ]
 
@@ -496,16 +498,14 @@ def by_size(features: Features) -> str:
     """Return `healthy` where the mismatch is negligible, else `correctable`.
 
     Negligible means KL per sequence below NEGLIGIBLE_KL and no per-token number beyond its guide:
-    short sequences can pass the first and fail the second. Where a few tokens or rows hold most of
-    the mismatch, both depend on whether the sample has one more of them: they are not known.
+    short sequences can pass the first and fail the second.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
     tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
     little = features.log_ratios.k3 * len(tokens) / rows <= NEGLIGIBLE_KL
-    known = features.dominant is None
-    return "healthy" if known and little and not beyond_guides(tokens) else "correctable"
+    return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
 def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
@@ -574,10 +574,11 @@ def _summary(
         return f"{message} {validity.sentence}"
     if verdict == "broken" and validity.answer == VALID:
         return f"{message} Weights would correct towards `{case.trainer}`, which is wrong here."
-    # What would settle it stands first, where no screen cuts it.
     if causes[0].slug in NOTHING_WRONG and not validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"
-    return f"{validity.sentence} {message}"
+    # What would settle it stands first, where no screen cuts it.
+    by_cause = validity.answer == VALID
+    return f"{message} {validity.sentence}" if by_cause else f"{validity.sentence} {message}"
 
 
 def _steps_prefix(features: Features, cause: NamedCause) -> str:

@@ -52,8 +52,8 @@ def verdict_with_experiments(
     # As in `diagnose`: broken columns hold infinities and zeros.
     with np.errstate(all="ignore"):
         table = calibrated(features, suspicions(features))
-    mended = [suspicion.mended for cause, suspicion in table if cause.stage not in EXCLUSIVE_STAGES]
-    repaired = next((one for one in reversed(mended) if one is not None), case)
+    repairs = [found.repaired for cause, found in table if cause.stage not in EXCLUSIVE_STAGES]
+    repaired = next((one for one in reversed(repairs) if one is not None), case)
     outcome = run(_without_moved(case, repaired))
     judged = Features(repaired)
     tried = [
@@ -103,7 +103,7 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     broken = [
         found.confidence
         for cause, found in settled
-        if cause.words.verdict == "broken" and found.mended is None
+        if cause.words.verdict == "broken" and found.repaired is None
     ]
     # A broken column that cannot be repaired explains whatever the experiments find in it.
     tried = [entry for entry in tried if entry[1].confidence >= max(broken, default=0.0)]
@@ -146,7 +146,7 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
     umbrella cause gets a message on how much the experiments leave unexplained.
     """
     (cause, found), *others = left
-    if any(one.stage == "law" for one, _ in left):
+    if any(one.stage == "distribution" for one, _ in left):
         if _explains_all(left, outcome):
             return list(left)
         more = [
@@ -172,7 +172,7 @@ def _explains_all(left: Named, outcome: Outcome) -> bool:
     If few rows are affected, the gain of the test alone is not significant; the table then adds
     the evidence that is missing.
     """
-    names = {cause.name for cause, _ in left if cause.stage == "law"}
+    names = {cause.name for cause, _ in left if cause.stage == "distribution"}
     return any(
         test.slug in names
         and test.residual.rms < PART * test.baseline.rms

@@ -28,7 +28,7 @@ def _first_token(features: Features) -> Suspicion | None:
         confidence=0.95,
         message=f"The first token of {len(first)} responses has one log-prob.",
         evidence=[fact("values at first tokens", "one and the same", value=float(first[0]))],
-        mended=features.case.without_tokens(features.case.position == 0),
+        repaired=features.case.without_tokens(features.case.position == 0),
     )
 
 

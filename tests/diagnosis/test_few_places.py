@@ -44,7 +44,7 @@ def test_unlikely_tokens_that_both_sides_call_unlikely_are_not_damage() -> None:
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 def test_one_token_that_holds_the_mismatch_is_named(policy: str) -> None:
     diagnosis = judged(with_one(-14.0, policy))
-    assert diagnosis.verdict in ("correctable", "inconclusive")
+    assert diagnosis.verdict == "inconclusive"
     assert "in row 20, token 34, where `rollout` is " in diagnosis.summary
     assert "all others agree to rounding (0.0" in diagnosis.summary
     assert "more rows like these" not in diagnosis.summary
@@ -56,7 +56,7 @@ def test_one_row_that_holds_the_mismatch_is_named() -> None:
     of_row = np.where(case.owner == 100, other.log_probs["old"] - other.log_probs["rollout"], 0.0)
     diagnosis = judged(with_values(case, "old", lambda values: np.minimum(values + of_row, -1e-4)))
     assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
-    assert diagnosis.verdict != "healthy"
+    assert diagnosis.verdict == "inconclusive"
     assert ", most in row 100: it holds " in diagnosis.causes[0].message
 
 
@@ -78,3 +78,11 @@ def test_clustering_by_hand() -> None:
 
 def test_without_a_mismatch_nothing_holds_it() -> None:
     assert Features(made(plain, plain, rows=32)).dominant is None
+
+
+def test_unlikely_values_among_others_that_differ_as_much_are_not_damage() -> None:
+    """A trainer that read other tokens gives some of them any log-prob."""
+    case = with_one(-45.0, "old")
+    wrong = (case.position > 5) & (case.position % 3 == 0) & (case.log_probs["old"] != -45.0)
+    read = with_values(case, "old", lambda values: np.where(wrong, -18.0, values))
+    assert "sentinel" not in [cause.slug for cause in judged(read).causes]

@@ -53,10 +53,8 @@ def test_sentinels_of_both_columns_are_named_and_repaired(places, of_old) -> Non
         case = case.with_log_probs(policy, values)
     diagnosis = judged(case)
     assert [cause.slug for cause in diagnosis.causes] == ["sentinel"]
-    assert diagnosis.summary.startswith(
-        f"In row {places[0]}, token {places[1]}, `rollout` is -100,000; in row {of_old[0]}, token "
-        f"{of_old[1]}, `old` is -100,000: a probability below"
-    )
+    for policy, (row, token) in (("rollout", places), ("old", of_old)):
+        assert f"n row {row}, token {token}, `{policy}` is -100,000" in diagnosis.summary
 
 
 def test_placeholders_at_the_first_tokens_are_found_beside_kept_sets() -> None:

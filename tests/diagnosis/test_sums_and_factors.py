@@ -67,10 +67,10 @@ def test_a_narrow_cause_that_fits_by_chance_yields_to_a_distribution(
 ):
     def weighing(slug: str, certainty: float) -> Cause:
         told = Suspicion(confidence=certainty, message=slug)
-        return Cause(words=CAUSES[slug].words, stage="law", weigh=lambda features: told)
+        return Cause(words=CAUSES[slug].words, stage="distribution", weigh=lambda features: told)
 
     told = {"penalty": weighing("penalty", 0.9)}
     told["prompt-truncated"] = weighing("prompt-truncated", confidence)
     monkeypatch.setattr(judging, "CAUSES", told)
-    (cause, _), *_ = judging._weigh_stage(Features(made(rows=64, length=30)), "law")
+    (cause, _), *_ = judging._weigh_stage(Features(made(rows=64, length=30)), "distribution")
     assert cause.name == first

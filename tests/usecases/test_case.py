@@ -82,7 +82,7 @@ def test_a_count_of_drawn_rows_says_of_which_it_is(tmp_path):
     for tokens, part in ((300, " in the {} rows diagnosed"), (30_000, "")):
         case = read_case(open_table(path), *PAIR, tokens=tokens)
         rows = len(case.lengths)
-        said = f"{rows} values of `rollout`{part.format(rows)} are exactly -9999"
+        said = f"{rows} values of `rollout`{part.format(rows)} are exactly -9,999"
         assert said in diagnose(case).causes[0].message
 
 

@@ -88,7 +88,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
         side="recorder" if moved == features.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
-        mended=_shifted_back(features, lag, moved),
+        repaired=_shifted_back(features, lag, moved),
     )
 
 
@@ -155,7 +155,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
         side="recorder" if moved == features.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[],
-        mended=_put_back(features, exchanged, moved),
+        repaired=_put_back(features, exchanged, moved),
     )
 
 

@@ -25,7 +25,9 @@ from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
 __all__ = ["CAUSES"]
 
 LOGIT_BIAS = shipped(
-    "logit-bias", "law", lambda features: one_of("logit-bias", banned)(features) or pushed(features)
+    "logit-bias",
+    "distribution",
+    lambda features: one_of("logit-bias", banned)(features) or pushed(features),
 )
 # Of causes with the same score the first is named: a wrong block of ids goes before a logit bias.
 SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)

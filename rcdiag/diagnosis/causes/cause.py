@@ -20,9 +20,9 @@ from rcdiag.diagnosis.validity import Validity
 from rcdiag.registry import Registry
 
 # The order in which causes are weighed: later stages judge the table that earlier ones have
-# repaired. In the last two stages only the cause with the highest confidence is named. `law` stands
-# for the sampling distribution.
-STAGES = ("storage", "recording", "alignment", "law", "difference")
+# repaired. In the last two stages only the cause with the highest confidence is named.
+# `distribution` is that of the sampler.
+STAGES = ("storage", "recording", "alignment", "distribution", "difference")
 
 # Scores, by kind of evidence. EXACT: values that no other cause makes, or a statement of the
 # metadata. CLEAR: a pattern that the cause predicts and its look-alikes do not. LIKELY: a pattern
@@ -48,7 +48,7 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     validity: Validity | None = None  # of the rows that the cause was judged on
     # The policy whose column is affected, of a cause that may affect the other column as well.
     policy: str | None = None
-    mended: Case | None = None  # the repaired table, for later stages; None: it is not repaired
+    repaired: Case | None = None  # the repaired table, for later stages; None: it is not repaired
     fit: ExperimentFit | None = None  # of an experiment with a checkpoint; None: of the table alone
 
 

@@ -43,7 +43,7 @@ def by_column(
             if found is None:
                 continue
             found = replace(found, side=found.side or side_of(features, policy), policy=policy)
-            if found.mended is None or found.mended.log_probs is not features.case.log_probs:
+            if found.repaired is None or found.repaired.log_probs is not features.case.log_probs:
                 return joined or found
             joined = found if joined is None else _with_tokens_of(joined, found, features.case)
         return joined
@@ -53,9 +53,9 @@ def by_column(
 
 def _with_tokens_of(first: Suspicion, second: Suspicion, case: Case) -> Suspicion:
     """Join the suspicions of two columns; the repair masks out the tokens of both."""
-    assert first.mended is not None
-    assert second.mended is not None
-    repaired = first.mended.without_values(case.mask & ~second.mended.mask)
+    assert first.repaired is not None
+    assert second.repaired is not None
+    repaired = first.repaired.without_values(case.mask & ~second.repaired.mask)
     return of_both_columns(first, second, repaired)
 
 
@@ -71,7 +71,7 @@ def of_both_columns(first: Suspicion, second: Suspicion, repaired: Case | None) 
         side=first.side if first.side == second.side else None,
         share_of_rows=max(first.share_of_rows, second.share_of_rows),
         policy=None,
-        mended=repaired,
+        repaired=repaired,
     )
 
 

@@ -247,8 +247,8 @@ def _padding_counts(features: Features) -> Suspicion | None:
 
 
 CONTEXT: Sequence[Cause] = (
-    shipped("context-stripped", "law", _context_stripped),
-    shipped("prompt-truncated", "law", _prompt_truncated),
-    shipped("attention-to-padding", "law", _padding_counts),
+    shipped("context-stripped", "distribution", _context_stripped),
+    shipped("prompt-truncated", "distribution", _prompt_truncated),
+    shipped("attention-to-padding", "distribution", _padding_counts),
     shipped("context-differs", "difference", _context),
 )

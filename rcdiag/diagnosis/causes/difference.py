@@ -57,7 +57,9 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = below_a_uniform_guess(features.case.tokens)
     turns, resets = features.by_turn.outliers, features.location.resets
+    verdict = None
     if other_tokens.any():
+        verdict = "broken"
         where = (
             f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{features.case.trainer}` "
             "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
@@ -73,6 +75,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     elif validity.answer == INVALID:
         where, possible = _not_sampled(features)
     elif features.dominant is not None:
+        verdict = "inconclusive"  # how many more such tokens or rows there are is unknown
         where, possible = _at_few_places(features, features.dominant)
     elif at_rounding is not None:
         where = (
@@ -124,7 +127,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             validity.evidence,
         ],
         also_possible=possible,
-        verdict="broken" if other_tokens.any() else None,
+        verdict=verdict,
     )
 
 

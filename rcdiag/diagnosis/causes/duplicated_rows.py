@@ -61,7 +61,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         side="storage",
         share_of_rows=share,
         also_possible=[],
-        mended=case.without_rows(again),
+        repaired=case.without_rows(again),
     )
 
 

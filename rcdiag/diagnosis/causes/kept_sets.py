@@ -265,6 +265,6 @@ def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
 
 
 KEPT_SETS = (
-    *shipped_family(("truncated-law", *KEPT_SET_SLUGS), "law", _which_kept_set),
-    shipped("min-tokens", "law", one_of("min-tokens", banned)),
+    *shipped_family(("truncated-law", *KEPT_SET_SLUGS), "distribution", _which_kept_set),
+    shipped("min-tokens", "distribution", one_of("min-tokens", banned)),
 )

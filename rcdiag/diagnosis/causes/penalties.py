@@ -188,4 +188,4 @@ def _share_of_sign(values: Array, sign: float) -> float:
     return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), TINY))
 
 
-PENALTIES = (shipped("penalty", "law", _penalty),)
+PENALTIES = (shipped("penalty", "distribution", _penalty),)

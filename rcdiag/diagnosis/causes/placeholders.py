@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    MOST,
     NEARLY_ALL,
     PART,
     RARE,
@@ -50,7 +52,7 @@ LOWEST = -8.0  # nats; no frequent token has less, so that equal values below ar
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
     """Find values that no log-prob can have; many finite ones may be those of a whole column."""
-    # Rows in which nearly all values are positive hold another quantity, a cause of its own.
+    # Rows in which nearly all values are positive hold another quantity: other causes name it.
     columns = [
         (policy, column, impossible(column.values) & ~column.in_positive_rows)
         for policy, column in columns_of_pair(features)
@@ -81,7 +83,7 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
         side=side_of(features, first_policy),
         share_of_rows=share_of_rows(column, bad),
         also_possible=[],
-        mended=_without_damaged_rows(features.case, bad, finite),
+        repaired=_without_damaged_rows(features.case, bad, finite),
     )
 
 
@@ -156,7 +158,8 @@ def _never_drawn(column: StoredColumn) -> Flags:
 
     Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
     less. Tokens that both sides call that unlikely may be forced, and stay, unless both
-    probabilities are 0 in float32. None is flagged if many are: a distribution may make these.
+    probabilities are 0 in float32. None is flagged if many are, or if the others differ as much:
+    wrong tokens or contexts may make these.
     """
     values = column.values
     numbers = column.finite & (values >= SMALLEST_LOG_PROB)
@@ -165,6 +168,9 @@ def _never_drawn(column: StoredColumn) -> Flags:
     single = numbers & ~zero & (values < lowest) & ~(column.other - values < GAP)
     if np.count_nonzero(single) >= FEWEST_OF_PATTERN or zero.mean() > FEW:
         return np.zeros(len(values), np.bool_)
+    apart = np.nan_to_num(column.other - values) ** 2
+    if apart[single].sum() < MOST * apart[~zero].sum():
+        single[:] = False
     never = zero | single
     highest = max(float(values[never].max(initial=-np.inf)), UNDERFLOW)
     alone = values[numbers & ~never].min(initial=0.0) > highest / 2
@@ -190,8 +196,8 @@ def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags
         message = f"In {place}, `{policy}` is {value:,g}{beside}: {never}."
     else:
         message = (
-            f"{len(values):,} values of `{policy}`{case.drawn} are {max(values):,.3g} or less, the "
-            f"first in {place}: {never}."
+            f"{len(values):,} values of `{policy}`{case.drawn} are {ceil(max(values)):,} or less, "
+            f"the first in {place}: {never}."
         )
     return Suspicion(
         confidence=EXACT if value in SENTINELS else CLEAR,
@@ -207,7 +213,7 @@ def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags
         ],
         share_of_rows=share_of_rows(column, here),
         also_possible=[],
-        mended=without_values(case, here),
+        repaired=without_values(case, here),
     )
 
 
@@ -239,7 +245,7 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
     if begins + ends > NEARLY_ALL and (
         ends > 1 - NEARLY_ALL or _in_shifted_rows(features, column, zeros)
     ):
-        return None  # end tokens without a log-prob, and shifted rows, are causes of their own
+        return None  # other causes name end tokens without a log-prob, and shifted rows
     if sets_of_one(features, policy) and np.median(column.other[zeros]) < RARE:
         return None  # certain tokens of kept sets, in contexts that the other side does not see
     where = ", at the first tokens of rows" if begins > NEARLY_ALL else ""
@@ -305,7 +311,7 @@ def _placeholders(
         ],
         share_of_rows=share_of_rows(column, zeros),
         also_possible=["mask-includes-tool"] if np.median(other) < RARE else [],
-        mended=without_values(features.case, here),
+        repaired=without_values(features.case, here),
     )
 
 
@@ -336,7 +342,7 @@ def _padding(features: Features) -> Suspicion | None:
         side="recorder",
         share_of_rows=repeated / max(len(case.lengths), 1),
         also_possible=["mask-includes-tool"],
-        mended=case.without_tokens(padding),
+        repaired=case.without_tokens(padding),
     )
 
 
@@ -355,7 +361,7 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
             )
         ],
         also_possible=[],
-        mended=without_values(features.case, column.values == 0.0),
+        repaired=without_values(features.case, column.values == 0.0),
     )
 
 

@@ -128,7 +128,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
             )
         ],
         also_possible=["top-one-recorded"],
-        mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
+        repaired=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
     )
 
 

@@ -82,7 +82,7 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer" if outliers[0].mean < 0 else "recorder",
         also_possible=["special-token-ids"],
-        mended=features.case.without_tokens(
+        repaired=features.case.without_tokens(
             np.isin(features.case.token_id, [outlier.token_id for outlier in outliers])
         ),
     )
@@ -113,7 +113,7 @@ def _last_zeros(features: Features) -> Suspicion | None:
             side=side_of(features, policy),
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="broken",
-            mended=features.case.without_tokens(features.case.of_sampled(last)),
+            repaired=features.case.without_tokens(features.case.of_sampled(last)),
         )
     return None
 
@@ -169,7 +169,7 @@ def _special_ids(features: Features) -> Suspicion | None:
         f"{median_of_others:.1g} nats.",
         evidence=_id_evidence(outliers),
         also_possible=["eos-one-sided", "retokenised"],
-        mended=case.without_tokens(after),
+        repaired=case.without_tokens(after),
     )
 
 
@@ -204,7 +204,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
         side="trainer",
         share_of_rows=float(counts.max() / len(rows)),
         also_possible=[],
-        mended=case,  # all other tokens are as they should be
+        repaired=case,  # all other tokens are as they should be
     )
 
 
@@ -241,7 +241,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
         side="recorder",
         share_of_rows=float(len(stopped) / len(rows)),
         also_possible=[],
-        mended=case,
+        repaired=case,
     )
 
 
@@ -272,7 +272,7 @@ def _missing_mask(case: Case, spans: Flags) -> Suspicion:
         ],
         share_of_rows=rows / max(len(case.lengths), 1),
         also_possible=["nan-log-probs"],
-        mended=replace(_with_tools_masked(case, spans), not_numbers={}),
+        repaired=replace(_with_tools_masked(case, spans), not_numbers={}),
     )
 
 
@@ -306,7 +306,7 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
             )
         ],
         also_possible=["zero-placeholder"],
-        mended=_with_tools_masked(
+        repaired=_with_tools_masked(
             features.case, features.case.flagged(runs | _short_runs(features, zero))
         ),
     )
@@ -364,7 +364,7 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
         ],
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=["temperature-silent"],
-        mended=replace(
+        repaired=replace(
             _with_tools_masked(features.case, features.case.flagged(unlikely)), without_rare=True
         ),
     )

@@ -70,7 +70,7 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
         ],
         share_of_rows=share_of_rows(column, here),
         also_possible=[],
-        mended=replace(without_values(features.case, here | cut_off_too), without_rare=True),
+        repaired=replace(without_values(features.case, here | cut_off_too), without_rare=True),
     )
 
 
@@ -116,7 +116,9 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
             also_possible=[],
             verdict="healthy" if error < LOST_IN_NOISE else "broken",
             # The two sides differ by more than this rounding: later stages judge the same table.
-            mended=features.case if differs and features.log_ratios.rms > LARGER * error else None,
+            repaired=features.case
+            if differs and features.log_ratios.rms > LARGER * error
+            else None,
         )
 
     return weigh

@@ -369,7 +369,7 @@ def _softcap(features: Features) -> Suspicion | None:
 
 
 TEMPERATURES = (
-    *shipped_family(TEMPERATURE_SLUGS, "law", _temperature_fault),
-    shipped("log-probs-divided", "law", _divided),
-    shipped("logit-softcap", "law", _softcap),
+    *shipped_family(TEMPERATURE_SLUGS, "distribution", _temperature_fault),
+    shipped("log-probs-divided", "distribution", _divided),
+    shipped("logit-softcap", "distribution", _softcap),
 )

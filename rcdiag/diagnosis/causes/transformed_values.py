@@ -63,7 +63,7 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
         ],
         share_of_rows=share,
         also_possible=[],
-        mended=repaired(features.case, policy, lambda stored: np.where(flipped, -stored, stored)),
+        repaired=repaired(features.case, policy, lambda stored: np.where(flipped, -stored, stored)),
     )
 
 
@@ -84,7 +84,7 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
         "their logarithms are log-probs.",
         evidence=[fact("share of values from 0 to 1", "probabilities", **{policy: inside})],
         also_possible=[],
-        mended=repaired(features.case, policy, np.log),
+        repaired=repaired(features.case, policy, np.log),
     )
 
 
@@ -123,7 +123,7 @@ def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicio
             f"of base {base}.",
             evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
             also_possible=["log-probs-divided"],
-            mended=repaired(features.case, policy, partial(np.multiply, 1.0 / ratio)),
+            repaired=repaired(features.case, policy, partial(np.multiply, 1.0 / ratio)),
         )
     return None
 
@@ -158,7 +158,7 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
                 )
             ],
             also_possible=[],
-            mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
+            repaired=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
         )
     if falling > NEARLY_ALL:
         return Suspicion(
@@ -170,7 +170,7 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
                 )
             ],
             also_possible=[],
-            mended=_differences(features.case, policy),
+            repaired=_differences(features.case, policy),
         )
     return None
 

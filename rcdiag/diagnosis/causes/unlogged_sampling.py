@@ -171,4 +171,4 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-UNLOGGED_SAMPLING = shipped_family(UNLOGGED_SLUGS, "law", _unlogged)
+UNLOGGED_SAMPLING = shipped_family(UNLOGGED_SLUGS, "distribution", _unlogged)

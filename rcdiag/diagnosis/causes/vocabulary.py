@@ -114,4 +114,4 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     return int(bad.min()), int(bad.max())
 
 
-VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)
+VOCABULARY = (shipped("vocab-shard-wrong", "distribution", _vocab_shard),)

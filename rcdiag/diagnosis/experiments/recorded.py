@@ -62,7 +62,7 @@ def repairs(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     with np.errstate(all="ignore"):
         found = suspicions(Features(as_table(tester.sample, side)))
     for cause, suspicion in found:
-        repaired = suspicion.mended
+        repaired = suspicion.repaired
         if cause.stage in EXCLUSIVE_STAGES or repaired is None:
             continue
         judged = np.bincount(repaired.owner[repaired.mask], minlength=len(repaired.lengths)) > 0

@@ -143,8 +143,8 @@ def _as_a_table(tester: HypothesisTester) -> Guess | None:
     None where the table shows only that the two differ.
     """
     for cause, found in suspicions(Features(as_table(tester.sample, tester.side))):
-        # Other causes of the stage `law` are sampling distributions: experiments have tried them.
-        of_context = cause.stage == "law" and cause.words.family == "context"
+        # Experiments have tried the other causes of the stage `distribution`.
+        of_context = cause.stage == "distribution" and cause.words.family == "context"
         if cause.name in (GENERIC, *NOTHING_WRONG) or not (
             of_context or cause.stage == "difference"
         ):

@@ -16,8 +16,9 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_OF_ROW,
-    FEWEST_ROWS,
     LARGER,
+    MOST,
+    MUCH_LARGER,
     SURELY,
     TINY,
 )
@@ -247,21 +248,26 @@ class LogRatios(Struct, frozen=True, dict=True):
     def dominant(self, rounding: float) -> Dominant | None:
         """Return the fewest tokens, else rows, without which the rms is below `rounding` nats.
 
-        They are fewer than FEWEST_OF_PATTERN and hold more than half of the squared log-ratios;
-        None where there are no such tokens or rows.
+        They are fewer than FEWEST_OF_PATTERN. Tokens hold MOST of the squared log-ratios, as one of
+        a few hundred honest ones may hold half; rows hold half of them, which cluster there. None
+        where there are no such tokens or rows, or the whole rms is below `rounding`.
         """
         squares = self.values**2
         total, count = float(squares.sum()), max(len(squares), 1)
-        for of_rows, sums in ((False, squares), (True, self.tokens.row_sums(squares))):
-            if np.count_nonzero(sums) < FEWEST_ROWS:
+        if total < count * rounding**2:
+            return None
+        of_rows = self.tokens.row_sums(squares)
+        for sums, least in ((squares, MOST), (of_rows, 0.5)):
+            if sums is of_rows and self.clustering < MUCH_LARGER:
                 continue
             order = np.argsort(-sums, kind="stable")[: FEWEST_OF_PATTERN - 1]
             rest = np.maximum(total - np.cumsum(sums[order]), 0.0)
-            enough = np.flatnonzero((rest < count * rounding**2) & (rest < total / 2))
+            enough = np.flatnonzero((rest < count * rounding**2) & (rest < (1 - least) * total))
             if len(enough):
                 last = int(enough[0])
-                others = float(np.sqrt(rest[last] / count))
-                return Dominant(of_rows, order[: last + 1], 1.0 - float(rest[last]) / total, others)
+                held, others = 1.0 - rest[last] / total, np.sqrt(rest[last] / count)
+                places = order[: last + 1]
+                return Dominant(sums is of_rows, places, float(held), float(others))
         return None
 
 

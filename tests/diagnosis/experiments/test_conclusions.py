@@ -103,7 +103,9 @@ def test_large_differences_in_a_few_contexts_are_not_rounding():
     moved = rounded + np.where(few, rng.choice([-0.7, 0.7], len(old)), 0.0)
     for stored, slug in ((rounded, "engine-noise"), (moved, "weights-differ")):
         one = case.with_log_probs("old", np.minimum(stored, 0.0))
-        diagnosis, _ = verdict_with_experiments(one, lambda mended: run_experiments(mended, model))
+        diagnosis, _ = verdict_with_experiments(
+            one, lambda repaired: run_experiments(repaired, model)
+        )
         assert diagnosis.causes[0].slug == slug
     assert diagnosis.verdict == "inconclusive"
 
@@ -172,7 +174,7 @@ def test_a_distribution_that_leaves_a_residual_is_named_with_a_second_cause(gues
     outcome = replace(found, suspicions=[("weights-differ", other)])
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
-    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     named = {cause.slug for cause in diagnosis.causes}
     assert named == {"weights-differ"} | ({"truncated-law"} if with_law else set())
 
@@ -188,7 +190,7 @@ def test_a_kept_set_found_in_the_table_is_kept_until_refuted(refuted):
     outcome = replace(
         run_experiments(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
     )
-    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
 
 
@@ -209,7 +211,7 @@ def test_no_second_cause_if_the_residual_is_rounding(residual, with_rest):
     )
     other = suspected(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
     outcome = replace(found, suspicions=[("replica-unsynced", other)], tests=[test])
-    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     named = {cause.slug for cause in diagnosis.causes}
     assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
 
@@ -229,7 +231,7 @@ def test_an_unexplained_mismatch_is_judged_by_who_sampled(sure, rows, verdict):
     few = case if rows is None else case.without_rows(np.arange(len(case.lengths)) >= rows)
     wide = suspected(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
     outcome = replace(outcome, suspicions=[("forwards-differ", replace(wide, verdict=None))])
-    diagnosis, _ = verdict_with_experiments(few, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(few, lambda repaired: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("forwards-differ", verdict)
 
 
@@ -244,7 +246,7 @@ def test_zeros_of_single_token_kept_sets_are_not_placeholders(sure, with_zeros):
         sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}]
     )
     outcome = replace(run_experiments(case, model), suspicions=[("top-p-renormalised", kept)])
-    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     slugs = {cause.slug for cause in diagnosis.causes}
     assert slugs == {"top-p-renormalised"} | ({"zero-placeholder"} if with_zeros else set())
 
@@ -266,7 +268,7 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
     outcome = replace(
         run_experiments(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
     )
-    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("weights-differ", "broken")
 
 
