@@ -167,16 +167,17 @@ def verl_check_line(result: ScoreResult) -> str:
 # are within 1% of 1.
 EVEN = 0.99
 LISTED = 2  # presets that a line names
+FEW_PRESETS = 3  # up to so many have a line each, with their level
 
 
 def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[str, str]]:
     """Describe in three lines what the presets do on this table: label and sentence.
 
     The lines are on presets without effect, the most costly preset, and `default`, the trainer's
-    default. Up to three presets get a line each.
+    default. Up to `FEW_PRESETS` get a line each.
     """
     names = list(result.corrections)
-    if len(names) <= 3:
+    if len(names) <= FEW_PRESETS:
         return [
             (
                 name,
