@@ -23,7 +23,7 @@ from rcdiag.results import (
     SequenceTokens,
 )
 from rcdiag.results.base import LEVELS
-from rcdiag.results.diagnosis import WHY_MILDER
+from rcdiag.results.diagnosis import GRAVEST, WHY_MILDER
 from rcdiag.results.score import NOT_GIVEN, WEIGHTED
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
@@ -87,16 +87,13 @@ def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
     return "; ".join(sentences)
 
 
-LOWERED_TO = {"healthy": "ok", "correctable": "warnings at most"}
-
-
 def lowered_levels(mismatch: Mapping[str, MetricValue], diagnosis: Diagnosis | None) -> str:
     """Say why a number beyond a limit has a milder level than the limit; "" if none has."""
     why = "" if diagnosis is None else WHY_MILDER.get(diagnosis.verdict, "")
     if not why or not any(is_lowered(name, value) for name, value in mismatch.items()):
         return ""
     assert diagnosis is not None
-    return f"Metrics beyond a limit are {LOWERED_TO[diagnosis.verdict]}: {why}."
+    return f"No metric counts as worse than {GRAVEST[diagnosis.verdict]}: {why}."
 
 
 def is_lowered(name: str, value: MetricValue) -> bool:
