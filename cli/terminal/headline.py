@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -158,9 +158,14 @@ def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
 
 
-def draw_against_weights(out: Console, diagnosis: Diagnosis | None) -> None:
-    """Print the sentence that no weights repair the table, if the diagnosis has one."""
-    against = None if diagnosis is None else diagnosis.against_weights
+def draw_against_weights(
+    out: Console, diagnosis: Diagnosis | None, levels: Collection[str | None]
+) -> None:
+    """Print the sentence that no weights repair the table, if the diagnosis has one.
+
+    `levels` are those of the presets on the screen.
+    """
+    against = None if diagnosis is None else diagnosis.against_weights(levels)
     if against is not None:
         out.print(f"[{COLOURS['error']}]{escape(against)}[/]")
 

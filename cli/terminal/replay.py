@@ -55,14 +55,15 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     out.print(_factors(out, result, verbose))
     out.print()
     groups = equal_updates(result)
-    presets = _presets(out, result, groups if verbose else groups[:SHOWN])
+    shown = groups if verbose else groups[:SHOWN]
+    presets = _presets(out, result, shown)
     out.print(presets)
     headings = {str(column.header).strip() for column in presets.columns}
     if legend := [words for heading, words in LEGEND.items() if heading in headings]:
         out.print(f"[dim]{'; '.join(legend)}[/]")
     if not verbose:
         _draw_groups(out, groups)
-    draw_against_weights(out, result.diagnosis)
+    draw_against_weights(out, result.diagnosis, {one.preset.health.verdict for one in shown})
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
         out.print(_splits(out, result))

@@ -15,6 +15,7 @@ from cli.terminal.headline import draw_against_weights, draw_lines
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import fraction, measured, part_of, plural
 from rcdiag.pages.score.words import (
+    FEW_PRESETS,
     clusters,
     limits,
     lowered_levels,
@@ -42,7 +43,9 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         _draw_all(out, result)
     else:
         _draw_main(out, result)
-    draw_against_weights(out, result.diagnosis)
+    presets = result.corrections.values()
+    with_levels = verbose or len(presets) <= FEW_PRESETS
+    draw_against_weights(out, result.diagnosis, {one.level for one in presets if with_levels})
     if result.logged is not None:
         out.print()  # the comparison with the log follows
 

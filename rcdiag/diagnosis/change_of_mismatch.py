@@ -135,19 +135,29 @@ def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
 WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise on similar tokens"}
 
 
+OPPOSED = -0.05  # share of a factor below which it works against the change; above: chance
+
+
 def sentence(change: ChangeOfMismatch) -> str:
-    """Say what each factor contributes to a change of k3_kl, in percent, the largest first."""
+    """Say what each factor contributes to a change of k3_kl, in percent, the largest first.
+
+    The largest one is named only if its interval excludes 0. No factor contributes more than 100%
+    unless another works against the change.
+    """
     whole = change.k3_after - change.k3_before
     parts = [(WORDS[name], getattr(change, name)) for name in FACTORS]
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))
     low, high = sorted((most.low / whole, most.high / whole))
-    rest = ", ".join(f"{_percent(one.value / whole)} from {words}" for words, one in others)
+    if low <= 0.0 <= high:
+        return f"what makes k3 change at step {change.changed_at} cannot be told from these rows"
+    opposed = any(part.value / whole < OPPOSED for _, part in parts)
+
+    def percent(share: float) -> str:
+        within = share if opposed else min(max(share, 0.0), 1.0)
+        return f"{round(100 * within) + 0}%"  # + 0: no minus before 0
+
+    rest = ", ".join(f"{percent(one.value / whole)} from {words}" for words, one in others)
     return (
-        f"{_percent(most.value / whole)} ({_percent(low)} to {_percent(high)}) of the change in k3 "
+        f"{percent(most.value / whole)} ({percent(low)} to {percent(high)}) of the change in k3 "
         f"at step {change.changed_at} comes from {first}, {rest}"
     )
-
-
-def _percent(share: float) -> str:
-    """Write a share in whole percent, without a minus before 0."""
-    return f"{round(100 * share) + 0}%"

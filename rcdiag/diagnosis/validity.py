@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, SURELY
 from rcdiag.formats import mean_ratio, rough, with_interval
 from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
@@ -87,6 +87,7 @@ class Validity(Struct, frozen=True, dict=True):
     by_kappa: Interval  # (1 - kappa) / 2, the same number without exponentials
     mean_square: float  # E[log_ratio^2]; if the trainer's distribution sampled, E[ratio] - 1
     upper: float  # the 99.9% quantile of the log-ratio, nats
+    chance: float  # standard error of E[ratio] over tokens, where the recorded policy sampled
     unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
     few: bool = False  # fewer than FEWEST_OF_PATTERN effective rows hold the squared log-ratios
@@ -109,7 +110,8 @@ class Validity(Struct, frozen=True, dict=True):
         beyond = self.excess.low > HALFWAY or self.excess.high < -HALFWAY
         if away and (beyond or self.by_kappa.low > MOST_BY_KAPPA):
             return INVALID
-        if self.ratio_mean.low - 1.0 > OF_ENGINES:
+        by_chance = self.ratio_mean.value - 1.0 <= SURELY * self.chance
+        if self.ratio_mean.low - 1.0 > OF_ENGINES and not by_chance:
             return INVALID
         if self.lacks_ratio:
             return INVALID if self.upper < LARGEST_NOISE else UNKNOWN
@@ -257,7 +259,8 @@ def validity_of(case: Case, within: str = "") -> Validity:
 
     Standard errors are taken over rows, also where several rows answer one prompt: under the
     recorded distribution E[ratio] is 1 in every context, so that the deviations of two rows from 1
-    are uncorrelated.
+    are uncorrelated. So are those of two tokens, of which `chance` is made: the error over a few
+    rows may be much smaller by chance alone.
     """
     tokens = case.tokens
     log_ratio = np.clip(tokens.log_ratio, -LARGEST, LARGEST)
@@ -277,6 +280,7 @@ def validity_of(case: Case, within: str = "") -> Validity:
         by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
         mean_square=float(squares.sum()) / total,
         upper=float(np.quantile(log_ratio, NOISE_QUANTILE)) if len(log_ratio) else 0.0,
+        chance=float(np.sqrt(sums(np.expm1(log_ratio) ** 2).sum())) / total,
         unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),
         few=float(squares.sum()) ** 2 < FEWEST_OF_PATTERN * float(squares @ squares),

@@ -80,7 +80,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
     @property
     def weights_help(self) -> bool:
         """Tell whether importance weights can repair the mismatch: not if it is broken."""
-        return self.diagnosis is None or self.diagnosis.against_weights is None
+        return self.diagnosis is None or self.diagnosis.verdict != "broken"
 
 
 def merged(results: Sequence[Result]) -> DumpResults:

@@ -5,6 +5,7 @@ The result of every command has the same diagnosis for the same table.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 from msgspec import field
@@ -272,12 +273,15 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         ),
     ] = None
 
-    @property
-    def against_weights(self) -> str | None:
-        """Say why no importance weights repair the table; None unless it is broken."""
+    def against_weights(self, levels: Collection[str | None] = ()) -> str | None:
+        """Say that no importance weights repair the table; None unless it is broken.
+
+        `levels` are those of the presets that are shown beside the sentence.
+        """
         if self.verdict != "broken":
             return None
-        return "No preset repairs this: ok only means that its weights vary little."
+        doubt = ": ok only means that its weights vary little" if "ok" in levels else ""
+        return f"No preset repairs this{doubt}."
 
 
 # How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.

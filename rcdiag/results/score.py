@@ -543,5 +543,6 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
             for name, value in self.mismatch.items()
             if value.level == level
         ]
-        about = f"{self.behavior} -> {self.target}, {self.size}{steps}"
+        pair = f"{self.behavior} -> {self.target}" if self.target else f"{self.behavior} alone"
+        about = f"{pair}, {self.size}{steps}"
         return Summary(about, ("metric", "value", "95% interval", "level"), rows, "metrics")

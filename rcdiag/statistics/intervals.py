@@ -111,8 +111,10 @@ def too_few(sizes: Array) -> bool:
     """Tell whether clusters of these sizes [clusters] are too few or too unequal for an interval.
 
     Two of 15 clusters may hold three quarters of the data; if only one does, there is no interval.
+    Nor is there one of two single rows: without either, one row is left, whose ESS is always 1.
     """
-    return bool(effective_clusters(sizes) < LEAST_EFFECTIVE)
+    alone = float(sizes.sum() - sizes.max(initial=0)) < 2
+    return alone or bool(effective_clusters(sizes) < LEAST_EFFECTIVE)
 
 
 def share_interval(events: Array, sizes: Array) -> Interval:

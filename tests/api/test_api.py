@@ -15,6 +15,7 @@ import pytest
 
 import rcdiag
 from rcdiag.results import KINDS, from_json
+from tests.builders import write_table
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import sampled_table
 from tests.results.stored import stored
@@ -275,3 +276,11 @@ def test_a_result_without_a_number_prints_no_empty_table(tmp_path):
     assert "95% interval" not in repr(result)
     assert "<table>" not in result._repr_html_()
     assert repr(result).splitlines()[1].startswith("inconclusive: ")
+
+
+def test_a_table_with_one_policy_is_printed_without_a_pair(tmp_path):
+    path = write_table(
+        tmp_path / "t.parquet", response_ids=[[1, 2]], rollout_log_probs=[[-0.5, -0.25]]
+    )
+    first = repr(rcdiag.score(path)).splitlines()[0]
+    assert first == "rcdiag score: rollout alone, 1 sequence, 2 tokens"

@@ -153,7 +153,7 @@ def test_the_verdict_is_the_first_line_and_the_hint_to_more_the_last():
 
 
 def test_a_screen_says_why_a_level_of_error_counts_as_less():
-    beside = "Metrics beyond a limit are warnings at most: importance weights are valid here."
+    beside = "No metric counts as worse than warning: importance weights are valid here."
     for table, said in (("stale", 1), ("rollouts", 0), ("temperature", 0)):
         result = api.score(SAMPLES / f"{table}.parquet")
         assert screen(result).count(beside) == said, table

@@ -11,6 +11,7 @@ import pytest
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.change_of_mismatch import change_of_mismatch, sentence
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import ChangeOfMismatch
 from tests.questions.tables import two_phases
 
@@ -139,3 +140,19 @@ def test_the_sentence_has_the_largest_part_first():
         r"-?\d+% from noise on similar tokens, 0% from lengths",
         text,
     )
+
+
+def made_of(noise: tuple[float, float, float], peakiness: float) -> ChangeOfMismatch:
+    """Return a change of 0.01 nats, with shares of the parts given as value, low and high."""
+    parts = {"noise": noise, "peakiness": (peakiness,) * 3, "length": (0.0, 0.0, 0.0)}
+    values = {
+        name: MetricValue(value=0.01 * value, low=0.01 * low, high=0.01 * high)
+        for name, (value, low, high) in parts.items()
+    }
+    return ChangeOfMismatch(changed_at=5, k3_before=0.0, k3_after=0.01, k3_error=0.001, **values)
+
+
+def test_no_factor_has_more_than_all_of_the_change_and_an_uncertain_one_is_not_named():
+    assert sentence(made_of((1.02, 0.96, 1.09), -0.02)).startswith("100% (96% to 100%) of the")
+    assert sentence(made_of((0.99, -0.01, 2.0), 0.01)).startswith("what makes k3 change at step 5")
+    assert sentence(made_of((1.5, 1.2, 1.8), -0.5)).startswith("150% (120% to 180%) of the")

@@ -157,7 +157,8 @@ def test_a_wide_interval_is_an_error_only_where_all_of_it_is():
     [
         ("correctable", ("rollout", "old"), "unknown"),
         ("broken", ("rollout", "old"), "error"),
-        ("correctable", ("old", "rollout"), "error"),
+        ("correctable", ("old", "rollout"), "unknown"),
+        ("correctable", ("rollout", "other"), "error"),
     ],
 )
 def test_who_sampled_has_one_judge(verdict, pair, expected):

@@ -96,13 +96,14 @@ def test_few_tokens_with_little_mismatch_are_unknown_with_the_number_needed():
     assert "more rows like these 10 would decide" in found.sentence
 
 
-def validity(mean: Interval, excess: Interval, upper: float = 1.0) -> Validity:
+def validity(mean: Interval, excess: Interval, upper: float = 1.0, chance: float = 0.0) -> Validity:
     return Validity(
         ratio_mean=mean,
         excess=excess,
         by_kappa=Interval(excess.value, -np.inf, np.inf),
         mean_square=0.015,
         upper=upper,
+        chance=chance,
         unseen=0.001,
         rows=100,
     )
@@ -197,3 +198,12 @@ def test_the_number_that_decides_is_the_one_that_is_said():
     assert name in found.sentence
     if found.answer == INVALID:
         assert not number.low <= 1.0 <= number.high
+
+
+@pytest.mark.parametrize(("chance", "answer"), [(0.003, INVALID), (0.0076, UNKNOWN)])
+def test_a_mean_ratio_that_chance_over_tokens_explains_does_not_show_another_sampler(
+    chance, answer
+):
+    """16 rows may by chance differ less from each other than their tokens' noise allows."""
+    found = validity(Interval(1.022, 1.010, 1.035), Interval(0.45, 0.2, 0.7), chance=chance)
+    assert found.answer == answer

@@ -117,4 +117,4 @@ def test_a_page_says_why_a_number_beyond_a_limit_is_a_warning(verdict):
     assert result.diagnosis.verdict == "correctable"
     judged = replace(result, diagnosis=replace(result.diagnosis, verdict=verdict))
     text = page(judged, explain=explanation)
-    assert ("Metrics beyond a limit are warnings at most" in text) == (verdict == "correctable")
+    assert ("No metric counts as worse than warning" in text) == (verdict == "correctable")

@@ -110,7 +110,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
-        where = f", {_beside_rounding(features)}"
+        where = _beside_rounding(features)
         possible = ["weights-differ", "context-differs", "quantised-weights"]
         # A fault of single rows or ids, too few here for its own test.
         found = structures(features)
@@ -153,20 +153,18 @@ def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
 
 
 def _beside_rounding(features: Features) -> str:
-    """Compare the mismatch with what the rounding of two engines is expected to cause."""
+    """Compare the mismatch with the expected rounding of two engines, to follow its size."""
     rms, found = features.log_ratios.rms, structures(features)
     times = rms / features.expected_rounding
     engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
     why = "if weights are in sync, model code, context or precision differ"
     if times < LARGER:
-        unlike = "but two correct engines rarely differ this much"
+        unlike = "but rarely is"
         if found:
             unlike = f"but log-ratios {' and '.join(found)}, unlike rounding"
-        return (
-            f"no more than the rounding of {engines} may cause at these probabilities, {unlike}: "
-            f"{why}"
-        )
-    expected = f"{rough(times)} times the expected rounding of {engines}"
+        large = f"The rounding of {engines} can be that large at these probabilities"
+        return f". {large}, {unlike}: {why}"
+    expected = f", {rough(times)} times the expected rounding of {engines}"
     if rms < ENGINE_NOISE:  # the rounding of bfloat16, coarser than that declared
         return (
             f"{expected}, and no more than that of coarser products: see whether one side "

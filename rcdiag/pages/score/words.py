@@ -23,7 +23,7 @@ from rcdiag.results import (
     SequenceTokens,
 )
 from rcdiag.results.base import LEVELS
-from rcdiag.results.diagnosis import WHY_MILDER
+from rcdiag.results.diagnosis import GRAVEST, WHY_MILDER
 from rcdiag.results.score import NOT_GIVEN, WEIGHTED
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
@@ -87,16 +87,13 @@ def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
     return "; ".join(sentences)
 
 
-LOWERED_TO = {"healthy": "ok", "correctable": "warnings at most"}
-
-
 def lowered_levels(mismatch: Mapping[str, MetricValue], diagnosis: Diagnosis | None) -> str:
     """Say why a number beyond a limit has a milder level than the limit; "" if none has."""
     why = "" if diagnosis is None else WHY_MILDER.get(diagnosis.verdict, "")
     if not why or not any(is_lowered(name, value) for name, value in mismatch.items()):
         return ""
     assert diagnosis is not None
-    return f"Metrics beyond a limit are {LOWERED_TO[diagnosis.verdict]}: {why}."
+    return f"No metric counts as worse than {GRAVEST[diagnosis.verdict]}: {why}."
 
 
 def is_lowered(name: str, value: MetricValue) -> bool:
@@ -167,16 +164,17 @@ def verl_check_line(result: ScoreResult) -> str:
 # are within 1% of 1.
 EVEN = 0.99
 LISTED = 2  # presets that a line names
+FEW_PRESETS = 3  # up to so many have a line each, with their level
 
 
 def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[str, str]]:
     """Describe in three lines what the presets do on this table: label and sentence.
 
     The lines are on presets without effect, the most costly preset, and `default`, the trainer's
-    default. Up to three presets get a line each.
+    default. Up to `FEW_PRESETS` get a line each.
     """
     names = list(result.corrections)
-    if len(names) <= 3:
+    if len(names) <= FEW_PRESETS:
         return [
             (
                 name,

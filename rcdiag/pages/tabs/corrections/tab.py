@@ -53,7 +53,9 @@ def _heading(results: DumpResults) -> str:
 
 
 def _advice(results: DumpResults) -> Section | None:
-    against = None if results.diagnosis is None else results.diagnosis.against_weights
+    scored = {} if results.score is None else results.score.corrections
+    levels = {correction.level for correction in scored.values()}
+    against = None if results.diagnosis is None else results.diagnosis.against_weights(levels)
     if against is not None:
         why = f"{against} The table shows what each correction would do, without a ranking."
         return Section(title="", blocks=[Paragraph(text=why, level="error")])
