@@ -49,18 +49,20 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool, rows: int
     """
     brief = len(logs) > 1 and not verbose
     room = rows if not brief else max(rows // len(logs), min(rows, 2))
-    for log in logs:
+    for place, log in enumerate(logs):
         if len(logs) > 1:
             said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
-            out.print(escape(shortened_to(said, out.width, 2) if brief else said), "")
+            out.print(
+                "\n" * (place > 0) + escape(shortened_to(said, out.width, 2 if brief else 99))
+            )
         lines = [("log", note) for note in log.file_notes]
         if log.generations_of_log is not None and not brief:
             correction = f": {log.correction_of_log}" if log.correction_of_log else ""
             lines.append(("run", f"{log.generations_of_log}{correction}"))
-        if lines:
-            draw_lines(out, lines)
-            out.print()
+        draw_lines(out, lines)
         if moved := in_order(log.keys_moved):
+            if lines:
+                out.print()
             out.print(_moved(out, moved if verbose else _first(moved, room)))
         if len(log.keys_moved) > room and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - room} more (all: -v)[/]")

@@ -102,7 +102,7 @@ def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
 
 def shortened_to(text: str, width: int, lines: int) -> str:
     """Cut a text to a few lines: after the last sentence or clause that ends in their second half,
-    otherwise between words.
+    or a sentence that ends in their last two thirds, otherwise between words.
     """
 
     def wrapped(text: str, most: int | None = None) -> list[str]:
@@ -114,9 +114,9 @@ def shortened_to(text: str, width: int, lines: int) -> str:
     if len(whole) <= lines:
         return "\n".join(whole)
     kept = " ".join(whole[:lines])
-    for mark in (". ", "; ", ", "):  # not at a colon: what is before it alone is no sentence
+    for mark, least in ((". ", 1 / 2), ("; ", 1 / 2), (": ", 1 / 2), (", ", 1 / 2), (". ", 1 / 3)):
         end = kept.rfind(mark)
-        if end >= len(kept) // 2:
+        if end >= least * len(kept):
             return "\n".join(wrapped(f"{kept[:end]}."))
     return "\n".join(wrapped(text, lines))
 

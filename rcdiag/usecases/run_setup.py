@@ -142,7 +142,8 @@ def _by_keys(run: LoggedRun) -> str | None:
 def _families_of(run: LoggedRun) -> list[str]:
     """Return the trainers that have most of a log's keys, often one; none if no trainer has any.
 
-    Of trainers with equally many, those count that log more of them without a further prefix.
+    A key counts twice for a trainer that logs it as it stands, without a further prefix: verl's
+    `actor/ppo_kl` is not slime's `ppo_kl`.
     """
     asynchronous = not {"ratio", "train/ratio"}.isdisjoint(run.log.keys)
     unclear = run.named if asynchronous else run.named.union(OF_MANY)
@@ -150,9 +151,10 @@ def _families_of(run: LoggedRun) -> list[str]:
     counts = {}
     for name, trainer in families().items():
         own = KeyNames.of(trainer).spellings
-        counts[name] = count_keys(keys, trainer), sum(key in own for key in keys)
+        computed = count_keys(keys, trainer)
+        counts[name] = computed and computed + sum(key in own for key in keys)
     most = max(counts.values())
-    return [name for name, count in counts.items() if count == most and count[0]]
+    return [name for name, count in counts.items() if count == most > 0]
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:

@@ -446,6 +446,8 @@ def test_a_sentence_is_cut_where_it_or_a_clause_of_it_ends():
     )
     assert shortened_to(text, 40, 2).split("\n")[-1] == "does not show why."
     assert shortened_to(text, 40, 1) == "The two forward passes differ."
+    late = "The two forward passes differ. The table does not show at all why this one is wrong."
+    assert shortened_to(late, 40, 2) == "The two forward passes differ."
     assert shortened_to("one two three four five six seven", 20, 1) == "one two three four …"
 
 

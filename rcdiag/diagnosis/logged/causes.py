@@ -468,7 +468,7 @@ def _certain_tokens(window: Window) -> Found:
         score=WEAK,
         verdict="broken",
         message=f"`{window.name_of_ratio}` is below 1, and ratios of single tokens are further "
-        f"below than a kept set explains ({keys}): log-probs of 0 are recorded that are none.",
+        f"below than a kept set explains ({keys}): zeros are recorded where no log-prob is.",
         evidence=[
             *(window.fact(name, reads) for name, reads in shown.items() if window.series(name)),
             _of_k1(window, "above k3"),
@@ -559,7 +559,7 @@ def _other_forward(window: Window) -> Found | None:
         score=WEAK if sampled else GUESS,
         verdict="correctable" if sampled else "inconclusive",
         message=f"The two sides differ by {size}, beyond rounding, and {tail}: other weights, "
-        "precision or contexts, which means over tokens do not tell apart.",
+        "precision or contexts; means over tokens cannot tell which.",
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
     )
@@ -703,6 +703,8 @@ def _noise(window: Window) -> Found | None:
         assert window.k1 is not None
         name, key, value = "k1", window.key_of_k1, window.k1.value
     size = f"`{key}` is {value:.{4 if name == 'pearson' else 2}g}"
+    if not value and (rounding := window.run.series[name].rounding):
+        size = f"`{key}` is below {rounding:.2g}"
     means_alone = not of_tokens and "weight_mean" not in window.of_size
     evidence = [window.fact(one, "rounding") for one in of_tokens]
     if not of_tokens:

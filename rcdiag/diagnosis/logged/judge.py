@@ -449,14 +449,15 @@ def _next(family: str | None, verdict: str, *, changed: bool) -> list[Action]:
     if verdict == "healthy":
         return []
     known = tomllib.loads(files(__package__).joinpath("dumps.toml").read_text(encoding="utf-8"))
-    steps = "two steps, one before and one after the change" if changed else "a step or two"
+    steps = "a step before and one after the change" if changed else "a step or two"
     of = known.get(family or "")
     if of is None:
         return [
             Action(
-                text=f"write tokens and both log-probs of {steps} with rcdiag.Recorder "
+                text=f"record tokens and both log-probs of {steps}, with rcdiag.Recorder "
                 "(docs/recording.md)",
                 command="rcdiag score dump/",
             )
         ]
-    return [Action(text=f"write a dump of {steps}: {of['option']}", command=of["command"])]
+    dump = [Action(text=f"dump {steps}: {of['option']}", command=of["command"])]
+    return [*dump, Action(text=of["line"])] if "line" in of else dump

@@ -177,13 +177,15 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
         ],
         "Beside the mismatch": [one for one in alone if one.step >= first.low],
     }
-    return " ".join(
-        f"{name}: "
-        + ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in of[:SHOWN])
-        + "."
-        for name, of in groups.items()
-        if of
-    )
+    return " ".join(f"{name} {_listed(of[:SHOWN])}." for name, of in groups.items() if of)
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    """List what moves: `a` moves at step 3 (from 1 to 2), `b` at step 4 (from 5 to 6)."""
+    first, *others = changes
+    moves = [f"`{first.key}` moves at step {first.step} ({_from_to(first)})"]
+    moves += [f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in others]
+    return ", ".join(moves)
 
 
 def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
@@ -191,8 +193,7 @@ def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
     clearest = sorted(changes, key=lambda one: -one.gain)[:SHOWN]
     if not clearest:
         return f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
-    named = ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in clearest)
-    return f"{'Changes' if in_bypass(run) else 'Of the training alone'}: {named}."
+    return f"{'' if in_bypass(run) else 'Of the training alone '}{_listed(clearest)}."
 
 
 def _back_and_again(
