@@ -20,7 +20,7 @@ from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fac
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, SURELY
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
@@ -47,7 +47,7 @@ RELATED = 0.9
 PARTLY_RELATED = 0.5
 # Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
 ALIKE = 0.5
-# Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
+# Bases of logarithms as factors of the surprisal, and the largest tolerance on the factor's log.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 # A correlation below, or a difference of probabilities above, is more than rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
@@ -308,7 +308,12 @@ def _other_tokens(window: Window) -> Found | None:
 
 
 def _other_base(window: Window) -> Found | None:
-    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
+    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step.
+
+    Few steps may have that factor by another fault; over more of them it varies.
+    """
+    if len(window.steps) < FEWEST_OF_PATTERN:
+        return None
     for base, size in BASES.items():
         if _have_factor(window, size):
             return Found(
@@ -328,13 +333,14 @@ def _other_base(window: Window) -> Found | None:
 def _have_factor(window: Window, size: float) -> bool:
     """Tell whether one surprisal is the other times a factor, or over it, in each step.
 
-    Signs do not count.
+    Signs do not count. Rounding moves a mean surprisal by the k3 of ENGINE at most.
     """
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
     if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return False
     factor = np.abs(np.log(np.abs(trainer / sampler)))
-    return bool(np.abs(factor - abs(math.log(size))).max() < EXACTLY)
+    rounding = ENGINE**2 / 2.0 / np.minimum(np.abs(trainer), np.abs(sampler))
+    return bool((np.abs(factor - abs(math.log(size))) < np.minimum(rounding, EXACTLY)).all())
 
 
 def _surely_above_1(window: Window) -> bool:
