@@ -1515,3 +1515,11 @@ def test_a_k1_above_0_by_chance_does_not_tell_who_sampled(spread: float) -> None
     found = found_in(window_of(Known(), k1=k1, k3=k3))
     assert found is not None
     assert (found.slug == "shift-by-one") == (spread == 0.02)
+
+
+def test_evidence_says_what_a_mean_ratio_is_compared_with(tmp_path: Path) -> None:
+    diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
+    assert diagnosis is not None
+    (entry,) = [one for one in diagnosis.causes[0].evidence if "mean ratio" in one["reads"]]
+    assert re.search(r"expected 1 if .* sampled; \d+\.\d standard errors", entry["reads"])
+    assert "z" not in entry

@@ -105,10 +105,17 @@ def _of_size(window: Window, reads: str) -> dict[str, Any]:
     return window.fact(name, reads) if name in SIZES else _of_k1(window, reads)
 
 
-def _of_ratio(window: Window, reads: str) -> dict[str, Any]:
-    assert window.excess is not None
-    value = float(f"{1.0 + window.excess.value:.4g}")
-    return fact(window.name_of_ratio, reads, value=value, z=round(window.excess.z, 1))
+def _of_ratio(window: Window, means: str) -> dict[str, Any]:
+    """Return the evidence of the mean ratio beside what is expected of it."""
+    excess = window.excess
+    assert excess is not None
+    side = "above" if excess.value > 0.0 else "below"
+    away = f"{abs(excess.z):.1f} standard errors {side}" if excess.error > 0 else "in one step"
+    return fact(
+        window.name_of_ratio,
+        f"mean ratio, expected 1 if the recorded distribution sampled; {away}: {means}",
+        value=float(f"{1.0 + excess.value:.4g}"),
+    )
 
 
 def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
@@ -277,7 +284,7 @@ def _other_tokens(window: Window) -> Found | None:
             f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
-        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "above 1")]
+        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "it did not")]
     else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
@@ -364,8 +371,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
-        reads = "E[ratio] is above 1: the recorded distribution did not sample"
-        evidence.append(_of_ratio(window, reads))
+        evidence.append(_of_ratio(window, "it did not"))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
         f"{-k1.value:.2g} nats a token (`{window.key_of_k1}`)"
@@ -452,7 +458,7 @@ def _kept_set(window: Window) -> Found | None:
         "part of its probability to tokens that the sampler's top-p, top-k or min-p left out, and "
         "the recorded log-probs are renormalised over the rest.",
         evidence=[
-            _of_ratio(window, "E[ratio] is the kept probability"),
+            _of_ratio(window, "the probability of the kept tokens"),
             _of_k1(window, "above k3"),
         ],
         side="recorder",
@@ -539,8 +545,8 @@ def _other_forward(window: Window) -> Found | None:
     reads = "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
-        reads = "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]"
-        evidence.append(_of_ratio(window, reads))
+        far = "far from 1" if known else "a few tokens dominate it"
+        evidence.append(_of_ratio(window, "near 1 for this mismatch, it did" if sampled else far))
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
         doubtless = away > BEYOND_DOUBT or (known and not sampled)
