@@ -1523,3 +1523,26 @@ def test_evidence_says_what_a_mean_ratio_is_compared_with(tmp_path: Path) -> Non
     (entry,) = [one for one in diagnosis.causes[0].evidence if "mean ratio" in one["reads"]]
     assert re.search(r"expected 1 if .* sampled; \d+\.\d standard errors", entry["reads"])
     assert "z" not in entry
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_exchanged_tokens_of_a_certain_policy_show_beside_its_entropy(
+    tmp_path: Path, shifted: bool
+) -> None:
+    """One token in 1000 has ln 2 nats, all others 0; rounding adds 2% of a surprisal."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(STEPS):
+        sampler = np.where(rng.random(50_000) < 1e-3, np.log(2.0), 0.0)
+        trainer = np.roll(sampler, 1) if shifted else sampler * rng.normal(1.0, 0.02, 50_000)
+        distance = np.abs(trainer - sampler).mean()
+        rows.append(
+            {
+                "sampling/sampling_logp_difference/mean": float(distance),
+                "entropy": float(trainer.mean()),
+            }
+        )
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == ("inconclusive" if shifted else "healthy")
+    assert ("exchanged" in diagnosis.summary) == shifted

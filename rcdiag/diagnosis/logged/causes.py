@@ -40,7 +40,9 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 # A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
 # .009: batches of one healthy run differ by less.
 BY_FAR = 3.0
-HALF = 0.5  # of a token's probability
+HALF = 0.5  # of a token's probability, or of what a number can be
+# Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
+LEAST_ENTROPY = 1e-4
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
 # Above this a part of the tokens stands at its own place: of two shares of rows, the larger one.
@@ -586,27 +588,50 @@ def _unlike_rounding(window: Window) -> list[str]:
 
 
 def _unrelated(window: Window) -> Found | None:
-    """Look for probabilities that are not related although log-ratios are as small as rounding.
+    """Look for values that are not related although log-ratios are as small as rounding.
 
-    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too.
+    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too. Then
+    the correlation of probabilities is small, or the mean |log_ratio| is near the most that it can
+    be, the sum of both mean surprisals: |x - y| <= x + y for x and y of one sign.
     """
-    pearson, rms = window.number("pearson"), window.rms
-    if pearson is None or pearson > RELATED or rms is None or rms >= ENGINE:
+    pearson, rms, share = window.number("pearson"), window.rms, _share_of_surprisals(window)
+    if rms is None or rms >= ENGINE:
         return None
-    key = window.key("pearson")
+    if pearson is not None and pearson <= RELATED:
+        evidence = window.fact("pearson", "far below 1: other tokens, or another distribution")
+        shown = f"`{window.key('pearson')}` is {pearson:.3g}, so the two probabilities"
+        small = f"`{window.key_of_size}`"
+    elif share is not None and share > HALF:
+        evidence = window.fact("entropy", "so small that log-ratios of any tokens are small")
+        shown = (
+            f"`{window.key('abs_diff')}` is {window.number('abs_diff'):.2g}, {share:.0%} of the "
+            f"most that `{window.key('entropy')}` {window.number('entropy'):.2g} leaves possible, "
+            "so the two log-probs"
+        )
+        small = "it"
+    else:
+        return None
     return Found(
         slug="forwards-differ",
         score=GUESS,
         verdict="inconclusive",
-        message=f"`{key}` is {pearson:.3g}, so the two probabilities of a token are hardly "
-        f"related, though `{window.key_of_size}` is as small as rounding makes it. Where the "
-        "policy is certain of nearly all tokens, shifted or exchanged ones look like this.",
-        evidence=[
-            window.fact("pearson", "far below 1: other tokens, or another distribution"),
-            _of_size(window, "no larger than rounding"),
-        ],
+        message=f"{shown} of a token are hardly related, though {small} is as small as rounding "
+        "makes it. Where the policy is certain of nearly all tokens, shifted or exchanged ones "
+        "look like this.",
+        evidence=[evidence, _of_size(window, "no larger than rounding")],
         also_possible=["shift-by-one", "rows-swapped", "context-differs"],
     )
+
+
+def _share_of_surprisals(window: Window) -> float | None:
+    """Return the mean |log_ratio| over both mean surprisals; None where float32 rounds as much.
+
+    The entropy stands for either: it is the mean surprisal of the tokens of its distribution.
+    """
+    size, entropy = window.number("abs_diff"), window.number("entropy")
+    if size is None or entropy is None or entropy < LEAST_ENTROPY:
+        return None
+    return size / (2.0 * entropy)
 
 
 def _other_weight(window: Window) -> Found | None:
