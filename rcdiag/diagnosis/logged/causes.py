@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
@@ -51,8 +51,9 @@ PARTLY_RELATED = 0.5
 ALIKE = 0.5
 # Bases of logarithms as factors of the surprisal, and the largest tolerance on the factor's log.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
-# A correlation below, or a difference of probabilities above, is more than rounding.
-OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
+# How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
+# rounding makes, and what is beyond it by far.
+OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
@@ -94,6 +95,21 @@ class Found(Struct, frozen=True, kw_only=True, eq=False):
 
 
 Weigh = Callable[[Window], Found | None]
+OF_FEW_TOKENS = ("zero-placeholder", "weights-differ", "context-differs")
+
+
+def undecided(
+    message: str, evidence: Sequence[dict[str, Any]], also_possible: Sequence[str] = OF_FEW_TOKENS
+) -> Found:
+    """Return the umbrella for two sides that differ where numbers leave the verdict open."""
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=message,
+        evidence=evidence,
+        also_possible=also_possible,
+    )
 
 
 def _of_k1(window: Window, reads: str) -> dict[str, Any]:
@@ -176,26 +192,23 @@ def steps_by_far(window: Window) -> Counts:
         one = window.series(name)
         if one is None:
             continue
-        bound = OF_ENGINE.get(name, 0.0)
-        if name == "pearson":
-            off, by_far = one.values < bound, one.values < RELATED
-        elif name == "prob_diff":
-            off, by_far = one.values > bound, one.values > BY_FAR * bound
-        else:
-            off = by_far = rms_of(name, one.values) > BY_FAR * ENGINE
-        far.append(one.steps[by_far])
-        rounding.append(one.steps[~off])
+        most, by_far = OF_ENGINE.get(name, (BY_FAR * ENGINE, BY_FAR * ENGINE))
+        unlike = _unlike(name, one.values) if name in OF_ENGINE else rms_of(name, one.values)
+        far.append(one.steps[unlike > by_far])
+        rounding.append(one.steps[~(unlike > most)])
     beyond = np.intersect1d(window.steps, np.concatenate([NO_STEPS, *far]))
     return np.setdiff1d(beyond, np.concatenate([NO_STEPS, *rounding])).astype(np.int64)
 
 
+def _unlike(name: str, values: Array) -> Array:
+    return 1.0 - values if name == "pearson" else values
+
+
 def _identical(window: Window) -> Found | None:
     """Look for a mismatch of exactly 0, which two engines never have."""
-    sizes = [window.values(name) for name in ("k3", "abs_diff", "prob_diff")]
-    logged = [values for values in sizes if len(values)]
-    if not logged or any(np.abs(values).max() > 0.0 for values in logged):
-        return None
     names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
+    if not names or any(window.values(name).any() for name in names):
+        return None
     return Found(
         slug="columns-identical",
         score=CLEAR,
@@ -581,9 +594,8 @@ def _unlike_rounding(window: Window) -> list[str]:
     """Return the quantities of probabilities that are further off than rounding brings them."""
     return [
         name
-        for name, bound in OF_ENGINE.items()
-        if (value := window.number(name)) is not None
-        and (value < bound if name == "pearson" else value > bound)
+        for name, (most, _) in OF_ENGINE.items()
+        if (value := window.number(name)) is not None and _unlike(name, np.array(value)) > most
     ]
 
 
@@ -611,15 +623,12 @@ def _unrelated(window: Window) -> Found | None:
         small = "it"
     else:
         return None
-    return Found(
-        slug="forwards-differ",
-        score=GUESS,
-        verdict="inconclusive",
-        message=f"{shown} of a token are hardly related, though {small} is as small as rounding "
+    return undecided(
+        f"{shown} of a token are hardly related, though {small} is as small as rounding "
         "makes it. Where the policy is certain of nearly all tokens, shifted or exchanged ones "
         "look like this.",
-        evidence=[evidence, _of_size(window, "no larger than rounding")],
-        also_possible=["shift-by-one", "rows-swapped", "context-differs"],
+        [evidence, _of_size(window, "no larger than rounding")],
+        ["shift-by-one", "rows-swapped", "context-differs"],
     )
 
 
@@ -649,14 +658,10 @@ def _other_weight(window: Window) -> Found | None:
         if abs(now - then) > LEFT_ONE:
             key = window.key(name)
             small = ", though log-ratios are small on the mean" if window.of_size else ""
-            return Found(
-                slug="forwards-differ",
-                score=GUESS,
-                verdict="inconclusive",
-                message=f"`{key}` goes from {then:.3g} to {now:.3g}{small}: a few tokens "
+            return undecided(
+                f"`{key}` goes from {then:.3g} to {now:.3g}{small}: a few tokens "
                 "differ a lot, or responses are much longer than before.",
-                evidence=[window.fact(name, f"{then:.3g} before")],
-                also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+                [window.fact(name, f"{then:.3g} before")],
             )
     return None
 
@@ -672,15 +677,11 @@ def _costs_much(window: Window) -> Found | None:
             continue
         wanted = f"{low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
         small = f" `{window.key_of_size}` is small nevertheless:" if window.of_size else ""
-        return Found(
-            slug="forwards-differ",
-            score=GUESS,
-            verdict="inconclusive",
-            message=f"`{window.key(name)}` is {value:.3g} where {wanted} is usual.{small} a few "
+        return undecided(
+            f"`{window.key(name)}` is {value:.3g} where {wanted} is usual.{small} a few "
             "tokens may differ a lot, the weights may be of long responses, or the keys of "
             "different tokens.",
-            evidence=[window.fact(name, f"outside {wanted}")],
-            also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+            [window.fact(name, f"outside {wanted}")],
         )
     return None
 
@@ -691,15 +692,11 @@ def _rejects_some(window: Window) -> Found | None:
     if not count:
         return None
     key = window.key("rejected_count")
-    return Found(
-        slug="forwards-differ",
-        score=GUESS,
-        verdict="inconclusive",
-        message=f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
+    return undecided(
+        f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
         "numbers, which are therefore smaller than the mismatch. The log does not say of how many "
         f"responses; NeMo-RL's `num_valid_samples`, the number that is left, would.",
-        evidence=[window.fact("rejected_count", "left out of the other numbers")],
-        also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+        [window.fact("rejected_count", "left out of the other numbers")],
     )
 
 
