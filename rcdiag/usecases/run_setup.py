@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.by_generation import label
 from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.usecases.logged.keys import KeyNames, count_keys
+from rcdiag.usecases.logged.keys import KeyNames, spelled_keys
 
 # A made-up batch shows the least ESS that a trainer logs: its number of tokens, and the size of
 # their log-ratios, which is beyond all bounds but within the trainers' clamp.
@@ -142,19 +143,28 @@ def _by_keys(run: LoggedRun) -> str | None:
 def _families_of(run: LoggedRun) -> list[str]:
     """Return the trainers that have most of a log's keys, often one; none if no trainer has any.
 
-    A key counts twice for a trainer that logs it as it stands, without a further prefix: verl's
-    `actor/ppo_kl` is not slime's `ppo_kl`.
+    A key counts for the trainers that account for most of it: `actor/ppo_kl` for verl, which logs
+    it under this name, and not for slime, which logs `ppo_kl` or `train/ppo_kl`. Of trainers with
+    equally many keys, those count that account for more of them.
     """
     asynchronous = not {"ratio", "train/ratio"}.isdisjoint(run.log.keys)
     unclear = run.named if asynchronous else run.named.union(OF_MANY)
-    keys = [key for key in run.log.keys if key not in unclear]
-    counts = {}
-    for name, trainer in families().items():
-        own = KeyNames.of(trainer).spellings
-        computed = count_keys(keys, trainer)
-        counts[name] = computed and computed + sum(key in own for key in keys)
+    spelled = {name: spelled_keys(trainer) for name, trainer in families().items()}
+    counts = dict.fromkeys(spelled, (0, 0))  # keys, and parts of them
+    for key in set(run.log.keys) - unclear:
+        fits = {name: _parts(key, of) for name, of in spelled.items()}
+        for name, parts in fits.items():
+            if parts == max(fits.values()) > 0:
+                counts[name] = counts[name][0] + 1, counts[name][1] + parts
     most = max(counts.values())
     return [name for name, count in counts.items() if count == most > 0]
+
+
+def _parts(key: str, spelled: Collection[str]) -> int:
+    """Return how many parts of a key, from its end, a trainer's key is; 0 if it has none."""
+    while key and key not in spelled:
+        _, _, key = key.partition("/")
+    return len(key.split("/")) if key else 0
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:

@@ -643,17 +643,21 @@ def test_a_mismatch_that_is_printed_as_0_0000_is_not_exactly_0(tmp_path: Path) -
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("healthy", "engine-noise")
 
 
-def test_surprisals_of_another_base(tmp_path: Path) -> None:
-    rows = run_of(0.01, 0.01)
+@pytest.mark.parametrize(
+    ("base", "count", "is_base"), [(10.0, 30, True), (10.0, 3, False), (9.8, 30, False)]
+)
+def test_surprisals_of_another_base(tmp_path: Path, base: float, count: int, is_base: bool) -> None:
+    """A few steps may have the factor ln 10 by chance; base 9.8 is 0.9% from it."""
+    rows = run_of(0.01, 0.01)[:count]
     for i, row in enumerate(rows):
         surprisal = 0.5 + 0.01 * (i % 7)
         row |= {
             "rollout_corr/training_log_ppl": surprisal,
-            "rollout_corr/rollout_log_ppl": surprisal / np.log(10.0),
+            "rollout_corr/rollout_log_ppl": surprisal / np.log(base),
         }
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
-    assert diagnosis.causes[0].slug == "log-base"
+    assert (diagnosis.causes[0].slug == "log-base") == is_base
 
 
 @pytest.mark.parametrize(
@@ -945,6 +949,21 @@ def test_keys_are_named_by_the_metric_too_and_tell_no_trainer(tmp_path: Path) ->
     with pytest.raises(RcdiagError, match="no key that rcdiag knows") as refused:
         diagnosed([{f"{key}_2": value for key, value in row.items()} for row in rows], tmp_path)
     assert "--key k3=KEY" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "family"), [("actor/", "verl"), ("rank0/actor/", "verl"), ("train/", "slime")]
+)
+def test_keys_that_several_trainers_have_tell_by_their_whole_name(
+    tmp_path: Path, prefix: str, family: str
+) -> None:
+    """`ppo_kl`, `pg_clipfrac` and `pg_loss` are logged by many, below `actor/` by verl and rLLM."""
+    names = ("ppo_kl", "pg_clipfrac", "pg_loss", "grad_norm")
+    rows = [dict.fromkeys((prefix + name for name in names), 0.3) for _ in range(STEPS)]
+    log = diagnosed(rows, tmp_path).logs[0]
+    named = f"{log.trainer_of_log} {log.generations_of_log}"
+    assert family in named
+    assert ("slime" in named) == (family == "slime")
 
 
 def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -> None:
@@ -1548,3 +1567,34 @@ def test_a_k1_above_0_by_chance_does_not_tell_who_sampled(spread: float) -> None
     found = found_in(window_of(Known(), k1=k1, k3=k3))
     assert found is not None
     assert (found.slug == "shift-by-one") == (spread == 0.02)
+
+
+def test_evidence_says_what_a_mean_ratio_is_compared_with(tmp_path: Path) -> None:
+    diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
+    assert diagnosis is not None
+    (entry,) = [one for one in diagnosis.causes[0].evidence if "mean ratio" in one["reads"]]
+    assert re.search(r"expected 1 if .* sampled; \d+\.\d standard errors", entry["reads"])
+    assert "z" not in entry
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_exchanged_tokens_of_a_certain_policy_show_beside_its_entropy(
+    tmp_path: Path, shifted: bool
+) -> None:
+    """One token in 1000 has ln 2 nats, all others 0; rounding adds 2% of a surprisal."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(STEPS):
+        sampler = np.where(rng.random(50_000) < 1e-3, np.log(2.0), 0.0)
+        trainer = np.roll(sampler, 1) if shifted else sampler * rng.normal(1.0, 0.02, 50_000)
+        distance = np.abs(trainer - sampler).mean()
+        rows.append(
+            {
+                "sampling/sampling_logp_difference/mean": float(distance),
+                "entropy": float(trainer.mean()),
+            }
+        )
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == ("inconclusive" if shifted else "healthy")
+    assert ("exchanged" in diagnosis.summary) == shifted

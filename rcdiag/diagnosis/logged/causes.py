@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, SURELY
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
@@ -40,17 +40,20 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 # A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
 # .009: batches of one healthy run differ by less.
 BY_FAR = 3.0
-HALF = 0.5  # of a token's probability
+HALF = 0.5  # of a token's probability, or of what a number can be
+# Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
+LEAST_ENTROPY = 1e-4
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
 # Above this a part of the tokens stands at its own place: of two shares of rows, the larger one.
 PARTLY_RELATED = 0.5
 # Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
 ALIKE = 0.5
-# Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
+# Bases of logarithms as factors of the surprisal, and the largest tolerance on the factor's log.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
-# A correlation below, or a difference of probabilities above, is more than rounding.
-OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
+# How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
+# rounding makes, and what is beyond it by far.
+OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
@@ -92,6 +95,21 @@ class Found(Struct, frozen=True, kw_only=True, eq=False):
 
 
 Weigh = Callable[[Window], Found | None]
+OF_FEW_TOKENS = ("zero-placeholder", "weights-differ", "context-differs")
+
+
+def undecided(
+    message: str, evidence: Sequence[dict[str, Any]], also_possible: Sequence[str] = OF_FEW_TOKENS
+) -> Found:
+    """Return the umbrella for two sides that differ where numbers leave the verdict open."""
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=message,
+        evidence=evidence,
+        also_possible=also_possible,
+    )
 
 
 def _of_k1(window: Window, reads: str) -> dict[str, Any]:
@@ -105,10 +123,17 @@ def _of_size(window: Window, reads: str) -> dict[str, Any]:
     return window.fact(name, reads) if name in SIZES else _of_k1(window, reads)
 
 
-def _of_ratio(window: Window, reads: str) -> dict[str, Any]:
-    assert window.excess is not None
-    value = float(f"{1.0 + window.excess.value:.4g}")
-    return fact(window.name_of_ratio, reads, value=value, z=round(window.excess.z, 1))
+def _of_ratio(window: Window, means: str) -> dict[str, Any]:
+    """Return the evidence of the mean ratio beside what is expected of it."""
+    excess = window.excess
+    assert excess is not None
+    side = "above" if excess.value > 0.0 else "below"
+    away = f"{abs(excess.z):.1f} standard errors {side}" if excess.error > 0 else "in one step"
+    return fact(
+        window.name_of_ratio,
+        f"mean ratio, expected 1 if the recorded distribution sampled; {away}: {means}",
+        value=float(f"{1.0 + excess.value:.4g}"),
+    )
 
 
 def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
@@ -167,26 +192,23 @@ def steps_by_far(window: Window) -> Counts:
         one = window.series(name)
         if one is None:
             continue
-        bound = OF_ENGINE.get(name, 0.0)
-        if name == "pearson":
-            off, by_far = one.values < bound, one.values < RELATED
-        elif name == "prob_diff":
-            off, by_far = one.values > bound, one.values > BY_FAR * bound
-        else:
-            off = by_far = rms_of(name, one.values) > BY_FAR * ENGINE
-        far.append(one.steps[by_far])
-        rounding.append(one.steps[~off])
+        most, by_far = OF_ENGINE.get(name, (BY_FAR * ENGINE, BY_FAR * ENGINE))
+        unlike = _unlike(name, one.values) if name in OF_ENGINE else rms_of(name, one.values)
+        far.append(one.steps[unlike > by_far])
+        rounding.append(one.steps[~(unlike > most)])
     beyond = np.intersect1d(window.steps, np.concatenate([NO_STEPS, *far]))
     return np.setdiff1d(beyond, np.concatenate([NO_STEPS, *rounding])).astype(np.int64)
 
 
+def _unlike(name: str, values: Array) -> Array:
+    return 1.0 - values if name == "pearson" else values
+
+
 def _identical(window: Window) -> Found | None:
     """Look for a mismatch of exactly 0, which two engines never have."""
-    sizes = [window.values(name) for name in ("k3", "abs_diff", "prob_diff")]
-    logged = [values for values in sizes if len(values)]
-    if not logged or any(np.abs(values).max() > 0.0 for values in logged):
-        return None
     names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
+    if not names or any(window.values(name).any() for name in names):
+        return None
     if any(window.run.series[name].rounding > FLOOR for name in names):
         return None  # such as 0.0000, which is a small mismatch too
     return Found(
@@ -279,7 +301,7 @@ def _other_tokens(window: Window) -> Found | None:
             f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
-        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "above 1")]
+        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "it did not")]
     else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
@@ -310,7 +332,12 @@ def _other_tokens(window: Window) -> Found | None:
 
 
 def _other_base(window: Window) -> Found | None:
-    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
+    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step.
+
+    Few steps may have that factor by another fault; over more of them it varies.
+    """
+    if len(window.steps) < FEWEST_OF_PATTERN:
+        return None
     for base, size in BASES.items():
         if _have_factor(window, size):
             return Found(
@@ -330,13 +357,14 @@ def _other_base(window: Window) -> Found | None:
 def _have_factor(window: Window, size: float) -> bool:
     """Tell whether one surprisal is the other times a factor, or over it, in each step.
 
-    Signs do not count.
+    Signs do not count. Rounding moves a mean surprisal by the k3 of ENGINE at most.
     """
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
     if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return False
     factor = np.abs(np.log(np.abs(trainer / sampler)))
-    return bool(np.abs(factor - abs(math.log(size))).max() < EXACTLY)
+    rounding = ENGINE**2 / 2.0 / np.minimum(np.abs(trainer), np.abs(sampler))
+    return bool((np.abs(factor - abs(math.log(size))) < np.minimum(rounding, EXACTLY)).all())
 
 
 def _surely_above_1(window: Window) -> bool:
@@ -360,8 +388,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
-        reads = "E[ratio] is above 1: the recorded distribution did not sample"
-        evidence.append(_of_ratio(window, reads))
+        evidence.append(_of_ratio(window, "it did not"))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
         f"{-k1.value:.2g} nats a token (`{window.key_of_k1}`)"
@@ -448,7 +475,7 @@ def _kept_set(window: Window) -> Found | None:
         "part of its probability to tokens that the sampler's top-p, top-k or min-p left out, and "
         "the recorded log-probs are renormalised over the rest.",
         evidence=[
-            _of_ratio(window, "E[ratio] is the kept probability"),
+            _of_ratio(window, "the probability of the kept tokens"),
             _of_k1(window, "above k3"),
         ],
         side="recorder",
@@ -535,8 +562,8 @@ def _other_forward(window: Window) -> Found | None:
     reads = "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
-        reads = "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]"
-        evidence.append(_of_ratio(window, reads))
+        far = "far from 1" if known else "a few tokens dominate it"
+        evidence.append(_of_ratio(window, "near 1 for this mismatch, it did" if sampled else far))
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
         doubtless = away > BEYOND_DOUBT or (known and not sampled)
@@ -569,34 +596,53 @@ def _unlike_rounding(window: Window) -> list[str]:
     """Return the quantities of probabilities that are further off than rounding brings them."""
     return [
         name
-        for name, bound in OF_ENGINE.items()
-        if (value := window.number(name)) is not None
-        and (value < bound if name == "pearson" else value > bound)
+        for name, (most, _) in OF_ENGINE.items()
+        if (value := window.number(name)) is not None and _unlike(name, np.array(value)) > most
     ]
 
 
 def _unrelated(window: Window) -> Found | None:
-    """Look for probabilities that are not related although log-ratios are as small as rounding.
+    """Look for values that are not related although log-ratios are as small as rounding.
 
-    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too.
+    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too. Then
+    the correlation of probabilities is small, or the mean |log_ratio| is near the most that it can
+    be, the sum of both mean surprisals: |x - y| <= x + y for x and y of one sign.
     """
-    pearson, rms = window.number("pearson"), window.rms
-    if pearson is None or pearson > RELATED or rms is None or rms >= ENGINE:
+    pearson, rms, share = window.number("pearson"), window.rms, _share_of_surprisals(window)
+    if rms is None or rms >= ENGINE:
         return None
-    key = window.key("pearson")
-    return Found(
-        slug="forwards-differ",
-        score=GUESS,
-        verdict="inconclusive",
-        message=f"`{key}` is {pearson:.3g}, so the two probabilities of a token are hardly "
-        f"related, though `{window.key_of_size}` is as small as rounding makes it. Where the "
-        "policy is certain of nearly all tokens, shifted or exchanged ones look like this.",
-        evidence=[
-            window.fact("pearson", "far below 1: other tokens, or another distribution"),
-            _of_size(window, "no larger than rounding"),
-        ],
-        also_possible=["shift-by-one", "rows-swapped", "context-differs"],
+    if pearson is not None and pearson <= RELATED:
+        evidence = window.fact("pearson", "far below 1: other tokens, or another distribution")
+        shown = f"`{window.key('pearson')}` is {pearson:.3g}, so the two probabilities"
+        small = f"`{window.key_of_size}`"
+    elif share is not None and share > HALF:
+        evidence = window.fact("entropy", "so small that log-ratios of any tokens are small")
+        shown = (
+            f"`{window.key('abs_diff')}` is {window.number('abs_diff'):.2g}, {share:.0%} of the "
+            f"most that `{window.key('entropy')}` {window.number('entropy'):.2g} leaves possible, "
+            "so the two log-probs"
+        )
+        small = "it"
+    else:
+        return None
+    return undecided(
+        f"{shown} of a token are hardly related, though {small} is as small as rounding "
+        "makes it. Where the policy is certain of nearly all tokens, shifted or exchanged ones "
+        "look like this.",
+        [evidence, _of_size(window, "no larger than rounding")],
+        ["shift-by-one", "rows-swapped", "context-differs"],
     )
+
+
+def _share_of_surprisals(window: Window) -> float | None:
+    """Return the mean |log_ratio| over both mean surprisals; None where float32 rounds as much.
+
+    The entropy stands for either: it is the mean surprisal of the tokens of its distribution.
+    """
+    size, entropy = window.number("abs_diff"), window.number("entropy")
+    if size is None or entropy is None or entropy < LEAST_ENTROPY:
+        return None
+    return size / (2.0 * entropy)
 
 
 def _other_weight(window: Window) -> Found | None:
@@ -614,14 +660,10 @@ def _other_weight(window: Window) -> Found | None:
         if abs(now - then) > LEFT_ONE:
             key = window.key(name)
             small = ", though log-ratios are small on the mean" if window.of_size else ""
-            return Found(
-                slug="forwards-differ",
-                score=GUESS,
-                verdict="inconclusive",
-                message=f"`{key}` goes from {then:.3g} to {now:.3g}{small}: a few tokens "
+            return undecided(
+                f"`{key}` goes from {then:.3g} to {now:.3g}{small}: a few tokens "
                 "differ a lot, or responses are much longer than before.",
-                evidence=[window.fact(name, f"{then:.3g} before")],
-                also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+                [window.fact(name, f"{then:.3g} before")],
             )
     return None
 
@@ -637,15 +679,11 @@ def _costs_much(window: Window) -> Found | None:
             continue
         wanted = f"{low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
         small = f" `{window.key_of_size}` is small nevertheless:" if window.of_size else ""
-        return Found(
-            slug="forwards-differ",
-            score=GUESS,
-            verdict="inconclusive",
-            message=f"`{window.key(name)}` is {value:.3g} where {wanted} is usual.{small} a few "
+        return undecided(
+            f"`{window.key(name)}` is {value:.3g} where {wanted} is usual.{small} a few "
             "tokens may differ a lot, the weights may be of long responses, or the keys of "
             "different tokens.",
-            evidence=[window.fact(name, f"outside {wanted}")],
-            also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+            [window.fact(name, f"outside {wanted}")],
         )
     return None
 
@@ -656,15 +694,11 @@ def _rejects_some(window: Window) -> Found | None:
     if not count:
         return None
     key = window.key("rejected_count")
-    return Found(
-        slug="forwards-differ",
-        score=GUESS,
-        verdict="inconclusive",
-        message=f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
+    return undecided(
+        f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
         "numbers, which are therefore smaller than the mismatch. The log does not say of how many "
         f"responses; NeMo-RL's `num_valid_samples`, the number that is left, would.",
-        evidence=[window.fact("rejected_count", "left out of the other numbers")],
-        also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+        [window.fact("rejected_count", "left out of the other numbers")],
     )
 
 

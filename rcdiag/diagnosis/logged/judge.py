@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
+from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import (
@@ -25,9 +25,11 @@ from rcdiag.diagnosis.logged.causes import (
     found_in,
     not_finite_in,
     steps_by_far,
+    undecided,
 )
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import (
+    OF_SIZE,
     OF_UPDATE,
     in_bypass,
     of_period,
@@ -47,10 +49,9 @@ from rcdiag.results.diagnosis import (
     OverSteps,
 )
 
-# Quantities whose changes divide the steps into stretches. If none of DIVIDING, which measure the
+# Quantities whose changes divide the steps into stretches. If none of OF_SIZE, which measure the
 # size of the mismatch, changes, what it costs is used, and then the surprisals, which also change
 # with entropy and length.
-DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
@@ -168,7 +169,7 @@ def _stretches(
     """
     first = int(run.steps[0])
     cuts = set()
-    tiers = (DIVIDING, (*COSTS_LITTLE, "rejected_count"), SURPRISALS)
+    tiers = (OF_SIZE, (*COSTS_LITTLE, "rejected_count"), SURPRISALS)
     gains = {name: 0.0 for tier in tiers for name in tier}
     for change in changes:
         if change.quantity in gains:
@@ -212,7 +213,7 @@ def _began(changes: Sequence[Change], window: Window) -> int:
         change.step
         for change in changes
         if change.shape == "creep"
-        and change.quantity in DIVIDING
+        and change.quantity in OF_SIZE
         and lasts(change, changes, window.first)
     ]
     return min(bends, default=window.first)
@@ -296,13 +297,11 @@ def _changes_size(change: Change, found: Found) -> Found:
         f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
     )
     reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
-    return Found(
-        slug="forwards-differ",
-        score=GUESS,
-        message=f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
+    return undecided(
+        f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
         f"{' on' if grows else ''}. It is still as small as rounding, but rounding stays as it is "
         f"unless surprisals change as much: {reads}.",
-        evidence=[
+        [
             fact(
                 change.key,
                 "grows with the steps" if grows else "jumps",
@@ -311,8 +310,7 @@ def _changes_size(change: Change, found: Found) -> Found:
             ),
             *found.evidence,
         ],
-        verdict="inconclusive",
-        also_possible=(*(STALE if grows else OF_A_JUMP), "engine-noise"),
+        (*(STALE if grows else OF_A_JUMP), "engine-noise"),
     )
 
 

@@ -100,19 +100,12 @@ def _error_of_logits(window: Window) -> float | None:
     return window.rms / math.sqrt(-math.expm1(-entropy))
 
 
-def _times(window: Window, name: str) -> float | None:
-    """Return a quantity over what it was in the steps shortly before; None without one."""
-    now = window.number(name)
-    then = None if window.before is None else window.before.number(name)
-    return now / then if now is not None and then else None
-
-
 def _gradient(window: Window) -> float | None:
     """Return the factor of the gradient's norm where the mismatch grew beyond rounding."""
-    before = window.before
-    if before is None or before.rms is None or window.rms is None:
+    before, now, then = window.before, window.number("grad_norm"), _before(window, "grad_norm")
+    if before is None or before.rms is None or window.rms is None or now is None or not then:
         return None
-    return _times(window, "grad_norm") if before.rms < ENGINE <= window.rms else None
+    return now / then if before.rms < ENGINE <= window.rms else None
 
 
 def _before(window: Window, name: str) -> float | None:

@@ -89,6 +89,16 @@ def check_keys(log: Log, trainer: Trainer) -> None:
 
 def count_keys(keys: Iterable[str], trainer: Trainer) -> int:
     """Count the keys that rcdiag may compute for a trainer."""
+    names, known = KeyNames.of(trainer), spelled_keys(trainer)
+    return sum(names.ours(key) in known for key in keys)
+
+
+def spelled_keys(trainer: Trainer) -> set[str]:
+    """Return the keys that rcdiag may compute for a trainer, as its log may spell them."""
     names = KeyNames.of(trainer)
-    ours = filter(None, map(names.ours, keys))
-    return sum(names.words[key].result is None or names.metric(key) is not None for key in ours)
+    known = set()
+    for spelling, key in names.spellings.items():
+        words = names.words[key]
+        if words.result is None or names.metric(key) is not None:
+            known |= {prefix + spelling for prefix in ("", *words.loggers)}
+    return known
