@@ -157,7 +157,7 @@ def _families_of(run: LoggedRun) -> list[str]:
             if parts == max(fits.values()) > 0:
                 counts[name] = counts[name][0] + 1, counts[name][1] + parts
     most = max(counts.values())
-    return [name for name, count in counts.items() if count == most > 0]
+    return [name for name, count in counts.items() if count == most and count[0]]
 
 
 def _parts(key: str, spelled: Collection[str]) -> int:
