@@ -122,7 +122,7 @@ def test_every_level_is_there_at_60_columns(results):
     lines = drawn(score, 60, verbose=True)
     for name, preset in score.corrections.items():
         row = next(line for line in lines if line.split()[:1] == [name])
-        assert row.endswith(preset.level)
+        assert row.endswith(preset.level or "")
     for name, value in score.mismatch.items():
         if value.level is not None:
             row = next(line for line in lines if line.split()[:1] == [name])

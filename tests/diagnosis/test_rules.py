@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.diagnosis.constraints import Judged, refused
+from rcdiag.diagnosis.constraints import JudgedCandidate, refused
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.rules import RULES, Rule, level, rules_of
 from rcdiag.diagnosis.update_health import health
@@ -155,7 +155,7 @@ def _refusals(
     plain = {name: numbers.get(name, value) for name, value in plain.items()}
     shift = reward_shift or MetricValue(value=0.0, low=-0.1, high=0.1)
     result = replace(sweep_row(), **values, **plain, reward_shift=shift)
-    return refused(Judged(result, sequences, UpperTail.of(np.empty(0)), above_clamp))
+    return refused(JudgedCandidate(result, sequences, UpperTail.of(np.empty(0)), above_clamp))
 
 
 def test_a_candidate_without_fault_is_not_refused():

@@ -294,4 +294,4 @@ def test_one_far_token_of_thousands_is_no_noise(off, small):
     noise[17] += off
     residual = fit_residual(noise, np.zeros(9_000), sensitivity, np.full(9_000, FLOAT32))
     assert residual.within(0.02)
-    assert residual.is_small(0.02) is small
+    assert residual.is_small(0.02, 10.0) is small
