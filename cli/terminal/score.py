@@ -52,10 +52,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 
 def _draw_main(out: Console, result: ScoreResult) -> None:
     if any(value.value is not None for value in result.mismatch.values()):
-        out.print(_metric_table(out, result.mismatch, verbose=False))
-        for sentence in (_means(result), lowered_levels(result.mismatch, result.diagnosis)):
-            if sentence:
-                out.print(f"[dim]{sentence}[/]")
+        _draw_metrics(out, result, verbose=False)
         out.print()
     lines = preset_lines(result, _default_preset(result))
     if result.pair_reason:
@@ -71,10 +68,7 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
         f"[dim]95% intervals over {clusters(result)}[/]\n"
     )
-    out.print(_metric_table(out, result.mismatch, verbose=True))
-    for sentence in (_means(result), lowered_levels(result.mismatch, result.diagnosis)):
-        if sentence:
-            out.print(f"[dim]{sentence}[/]")
+    _draw_metrics(out, result, verbose=True)
     out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
     if not result.corrections:
         return
@@ -88,10 +82,13 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
         out.print(f"[dim]{check}[/]")
 
 
-def _means(result: ScoreResult) -> str:
-    """Say how the numbers are made where the behavior policy is not the sampler; "" where it is."""
-    how = means(result, "the sampler")
-    return f"{not_sampler(result)}; {how}" if how else ""
+def _draw_metrics(out: Console, result: ScoreResult, *, verbose: bool) -> None:
+    """Draw the metrics, and why some are estimates or have milder levels than their limits."""
+    out.print(_metric_table(out, result.mismatch, verbose=verbose))
+    if how := means(result, "the sampler"):  # the behavior policy did not sample
+        out.print(f"[dim]{not_sampler(result)}; {how}[/]")
+    if why := lowered_levels(result.mismatch, result.diagnosis):
+        out.print(f"[dim]{why}[/]")
 
 
 def _default_preset(result: ScoreResult) -> str | None:
