@@ -10,7 +10,7 @@ import math
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE
+from rcdiag.diagnosis.correction_health import APPLIED_ESS, LEFT_OF_UPDATE
 from rcdiag.diagnosis.rules import Rule, levels_of, worst
 from rcdiag.errors import setting
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
@@ -120,11 +120,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         "rejected tokens with weight 0.",
         formula="(sum m)^2 / (n sum m^2), m the mean weight of a sequence's tokens",
         unit="fraction",
-        guide=Guide(
-            warning=0.5,
-            error=0.1,
-            source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
-        ),
+        guide=APPLIED_ESS,
         value=lambda e: e.ess_seq,
         message=lambda e: (
             "ESS of the sequences by their weights in the loss is "
