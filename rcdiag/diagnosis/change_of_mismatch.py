@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Flags, PairTokens
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import ChangeOfMismatch
@@ -27,7 +28,6 @@ FACTORS = ("length", "peakiness", "noise")
 POSITIONS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 UNCERTAINTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 BLOCKS = 40  # of prompt groups, one of which is left out for each value of the jackknife
-FEWEST_BLOCKS = 8
 
 
 def change_of_mismatch(
@@ -46,7 +46,7 @@ def change_of_mismatch(
     place = np.searchsorted(POSITIONS, tokens.position, "right")
     uncertain = np.searchsorted(UNCERTAINTIES, uncertainty, "right")
     _, group = np.unique(cluster, return_inverse=True)
-    if group.max(initial=-1) + 1 < FEWEST_BLOCKS:
+    if group.max(initial=-1) + 1 < FEWEST_ROWS:
         return None
     shape = min(BLOCKS, int(group.max()) + 1), 2, *cells
     index = np.ravel_multi_index(

@@ -24,7 +24,7 @@ from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 
 COEFFICIENTS = Path(__file__).with_name("confidence.toml")
 # Upper bound of the probability: above it there are too few fitted tables to check calibration.
-MOST = 0.98
+SUREST = 0.98
 # Smallest and largest tables of the fit, log10 of tokens / 1e4 and of rows / 200: a smaller or
 # larger table has the probability of these, as the fit says nothing beyond them.
 TOKENS, ROWS = (-0.8, 1.35), (-0.85, 0.4)
@@ -77,7 +77,7 @@ def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
 
 
 def _logit(score: float) -> float:
-    score = min(max(score, 1.0 - MOST), MOST)
+    score = min(max(score, 1.0 - SUREST), SUREST)
     return math.log(score / (1.0 - score))
 
 
@@ -92,13 +92,13 @@ def _coefficients(source: str) -> dict[str, float]:
 
 
 def probability(source: str, predictors: Mapping[str, float]) -> float:
-    """Return the probability that a cause is right, at most MOST.
+    """Return the probability that a cause is right, at most SUREST.
 
     `source` is the kind of evidence whose coefficients apply: `table`, `experiments` or `log`.
     """
     weights = _coefficients(source)
     total = sum(weights[name] * value for name, value in predictors.items())
-    return min(1.0 / (1.0 + math.exp(-total)), MOST)
+    return min(1.0 / (1.0 + math.exp(-total)), SUREST)
 
 
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:

@@ -17,7 +17,7 @@ from rcdiag.statistics.intervals import too_few
 
 # In bypass mode trainers store a copy of the sampler's log-probs as `old`.
 IDENTICAL, CURRENT = "columns-identical", "current"
-SURE = 0.95  # confidence from which on look-alikes need not be excluded by an experiment
+CONFIDENT = 0.95  # confidence from which on look-alikes need not be excluded by an experiment
 # Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
@@ -152,13 +152,13 @@ def _is_open(verdict: str, causes: Sequence[NamedCause]) -> bool:
     if not causes or verdict == "healthy":
         return False
     first = causes[0]
-    return verdict == "inconclusive" or bool(first.also_possible and first.confidence < SURE)
+    return verdict == "inconclusive" or bool(first.also_possible and first.confidence < CONFIDENT)
 
 
 def _split(causes: Sequence[NamedCause]) -> str:
     """Say which causes an experiment would tell apart."""
     first = causes[0]
-    if not first.also_possible or first.confidence >= SURE:
+    if not first.also_possible or first.confidence >= CONFIDENT:
         return "run the experiments"
     return f"separate {first.slug} from {' and '.join(first.also_possible[:2])}"
 

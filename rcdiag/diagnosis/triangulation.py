@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rcdiag.diagnosis.rules import level
+from rcdiag.diagnosis.thresholds import HALF
 from rcdiag.results import MetricValue, NoiseFloor, Triangulation
 from rcdiag.statistics.metrics.divergences import K3_KL
 
@@ -22,9 +23,6 @@ def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
     return low is not None and high is not None and low <= high
 
 
-# Two policies agree against the third when their k2 is below a quarter of either's to the third
-# (half of the rms log-ratio), with disjoint intervals.
-TOGETHER = 0.25
 VERDICTS = {
     "trainer": "engine-against-trainer",
     "sampler": "generation-against-rescoring",
@@ -79,6 +77,11 @@ def healthy(apart: MetricValue) -> bool:
 
 
 def _odd(apart: Mapping[str, MetricValue]) -> str | None:
+    """Return the one of three from which the other two are far, and that they agree against.
+
+    Two agree if their k2 is below a quarter of either's to the third (half of the rms log-ratio),
+    with disjoint intervals.
+    """
     odd = min(apart, key=lambda name: apart[name].value or 0.0)
     small = apart[odd]
     larger = [value for name, value in apart.items() if name != odd]
@@ -86,6 +89,6 @@ def _odd(apart: Mapping[str, MetricValue]) -> str | None:
     lowest = min(
         (distance.value if distance.low is None else distance.low) or 0.0 for distance in larger
     )
-    if upper is None or lowest <= 0.0 or upper > TOGETHER * lowest:
+    if upper is None or lowest <= 0.0 or upper > HALF**2 * lowest:
         return None
     return odd

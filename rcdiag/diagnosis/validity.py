@@ -45,7 +45,7 @@ MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 # A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
 # this far.
 ROUNDING = 1e-3
-MANY_TIMES = 1000  # nobody takes so many times the rows
+TOO_MANY_TIMES = 1000  # nobody takes so many times the rows
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 MOST_OF_ENGINES = 0.07
 # Where a distribution sampled that is one engine's rounding away from the record, E[ratio] - 1 is
@@ -172,8 +172,8 @@ class Validity(Struct, frozen=True, dict=True):
             _times(self.ratio_mean, 1.0 - OF_ENGINES, 1.0 + OF_ENGINES),
         )
         times = min((times for times in by_each if times > 1.0), default=np.inf)
-        if times > MANY_TIMES:
-            return f"more than {MANY_TIMES * self.rows:,} rows"
+        if times > TOO_MANY_TIMES:
+            return f"more than {TOO_MANY_TIMES * self.rows:,} rows"
         more = max(ceil(self.rows * (times - 1.0)), FEWEST_ROWS)  # fewer may not, by chance
         return f"about {rough(more)} more rows like these {self.rows:,}"
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.formats import plural
 from rcdiag.pages.blocks import Figures, PageTable, Slot, Tab
 from rcdiag.pages.headline import NOT_JUDGED, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
@@ -130,7 +131,7 @@ def _head(dump: DumpResults) -> PageHead:
     sequences = [] if dump.score is None else dump.score.readable_sequences
     holds = "holds token ids, no text" if sequences else "holds no text"
     if with_text := sum(map(holds_text, sequences)):
-        holds = f"holds text of {with_text} responses"
+        holds = f"holds text of {plural(with_text, 'response')}"
     facts = [
         f"{behavior} → {target}" if target else behavior,
         size,

@@ -13,7 +13,6 @@ from rcdiag.diagnosis.checks.check import (
     judges_pair,
 )
 from rcdiag.formats import with_interval
-from rcdiag.results import MetricValue
 from rcdiag.results.score import NOT_GIVEN
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
@@ -52,19 +51,18 @@ def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observati
     if severity is None:
         return
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
+    said = []
+    for name, metric in beyond.items():
+        guide = METRICS[name].guide
+        assert guide is not None
+        said.append(f"{name} is {with_interval(metric)}, {severity} ({guide.source})")
+        if metric.expected is not None:
+            said[-1] += (
+                f", where rounding alone gives {metric.expected:.3g} in {metric.expected_of}"
+            )
     yield Observation(
-        message="; ".join(_against_guide(name, metric) for name, metric in beyond.items()),
+        message="; ".join(said),
         evidence={name: metric.value for name, metric in beyond.items()},
         severity=severity,
         fix=advice_of_cause(given.result),
     )
-
-
-def _against_guide(name: str, value: MetricValue) -> str:
-    """Write a metric with its limit: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
-    guide = METRICS[name].guide
-    assert guide is not None
-    rounding = ""
-    if value.expected is not None:
-        rounding = f", where rounding alone gives {value.expected:.3g} in {value.expected_of}"
-    return f"{name} is {with_interval(value)}, {value.level} ({guide.source}){rounding}"

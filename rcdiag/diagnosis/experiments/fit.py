@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts, rms
-from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, UNSURE
+from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, SENSITIVE
 from rcdiag.diagnosis.thresholds import NEARLY_ALL
 from rcdiag.diagnosis.validity import Interval
 
@@ -63,7 +63,7 @@ class Residual(Struct, frozen=True):
         It is 2 to 5 where low precision changed all logits a little, and larger where a few
         contexts changed a lot, as with other weights.
         """
-        unsure = self.sensitivity > UNSURE
+        unsure = self.sensitivity > SENSITIVE
         if not unsure.any():
             return 0.0
         width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]

@@ -14,7 +14,13 @@ from msgspec import Struct, field
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import Residual, fit_residual, margin
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.diagnosis.experiments.thresholds import FAR_OFF, GAIN, LEAST_GAIN
+from rcdiag.diagnosis.experiments.thresholds import (
+    CONFIRM_ROWS,
+    FAR_OFF,
+    GAIN,
+    LEAST_GAIN,
+    SCREEN_ROWS,
+)
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.diagnosis.thresholds import HALF, LOST_IN_NOISE, SURELY
 from rcdiag.engines.changes import Change, Forward, Passage
@@ -24,7 +30,6 @@ Decode = Callable[[Sequence[int]], str]
 Coders = Callable[[], tuple[Encode | None, Decode | None]]
 Edit = Callable[[int], Passage | None]  # row -> edited passage for the model; None: not possible
 
-SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
 CHEAP = 1.0  # an experiment of fewer passes counts as one without forward passes
 
 

@@ -8,11 +8,11 @@ from rcdiag.diagnosis.case import spread_over
 from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
+from rcdiag.diagnosis.experiments.thresholds import CONFIRM_ROWS
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS, HALF
 from rcdiag.engines.changes import Forward, Passage
 
-ASKED = 48  # at most this many rows are scored with an end token
 KINDS = 4  # at most this many end tokens are tried
 
 
@@ -27,7 +27,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     whole = sample.rows[sampled[last]]
     if not ends or len(whole) < FEWEST_ROWS or np.isin(case.token_id[last], ends).any():
         return None
-    asked = whole[spread_over(len(whole), ASKED)]
+    asked = whole[spread_over(len(whole), CONFIRM_ROWS)]
     room = forward.tensors.context
     asked = np.array(
         [

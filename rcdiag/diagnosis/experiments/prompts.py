@@ -16,7 +16,14 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     experiment,
 )
 from rcdiag.diagnosis.experiments.patterns import rows_off
-from rcdiag.diagnosis.experiments.thresholds import EARLY, GAIN, LATE, LEAST_GAIN, SLIGHT_GAIN
+from rcdiag.diagnosis.experiments.thresholds import (
+    CONFIRM_ROWS,
+    EARLY,
+    GAIN,
+    LATE,
+    LEAST_GAIN,
+    SLIGHT_GAIN,
+)
 from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
 from rcdiag.engines.changes import Passage
 
@@ -26,7 +33,6 @@ Turn = tuple[int, int, bool]  # first token, the one after the last, whether it 
 LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
 COARSE_SCAN = 24  # number of truncations that are tried of longer prompts
 SCANNED_TOKENS = 48  # first tokens of a response, on which truncations are compared
-MOST_TURNS = 24  # at most this many rows are read with some of their turns dropped
 MOST_SPECIAL = 12  # with more special tokens in responses, pairs are not tried
 
 
@@ -190,7 +196,7 @@ def stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     order = np.argsort(-tester.row_loss[np.searchsorted(tester.sample.rows, rows)])
     for words, keeps in KEPT_TURNS.items():
         passages, at = [], []
-        for row in (rows[index] for index in order[:MOST_TURNS]):
+        for row in (rows[index] for index in order[:CONFIRM_ROWS]):
             runs = turns(tester, row)
             prompt, response = tester.sample.prompt(row), tester.sample.response(row)
             tokens = tester.sample.tokens_of([row])

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
+from rcdiag.diagnosis.experiments.thresholds import CONFIRM_ROWS, SCREEN_ROWS
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.diagnosis.thresholds import CERTAIN
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
 DISTRIBUTION_TOKENS = 6_144  # at most this many tokens keep their logits over the vocabulary
 DISTRIBUTION_LOGITS = 1 << 26  # at most this many logits are kept, whatever the vocabulary
-NOISE_ROWS = 32  # rows, spread over the sample, on which rounding is measured
 
 
 def ranges(starts: Counts, lengths: Counts) -> Counts:
@@ -129,7 +129,6 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
 # Neighbouring rows that are chosen together, since faults may exchange neighbours or pack them into
 # one sequence. At least one block is read, however short the time.
 BLOCK = 16
-TIMED = 4  # number of rows on which the time of a pass is measured
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
@@ -153,13 +152,13 @@ def rows_in_time(
     if deadline is None or len(rows) <= BLOCK:
         return rows
     assert case.prompt_ids is not None
-    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
-    passages = [passage_of(case, int(row)) for row in first]
+    readable = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]]
+    passages = [passage_of(case, int(row)) for row in readable[:SCREEN_ROWS]]
     forward.log_probs(passages[:1])  # loads the model, so that the timed pass does not
     began = time.monotonic()
     forward.log_probs(passages)
     now = time.monotonic()
-    of_row = (now - began) / max(len(first), 1)
+    of_row = (now - began) / max(len(passages), 1)
     budget = 0.5 * (deadline - now) / (2 + checkpoints)
     in_time = max(int(budget / max(of_row, 1e-9)), BLOCK)
     return rows if in_time >= len(rows) else chosen_rows(case, in_time)
@@ -211,7 +210,7 @@ def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
 
 def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:
     """Measure the residual of the same weights in bfloat16 on some rows."""
-    few = spread_over(len(rows), NOISE_ROWS)
+    few = spread_over(len(rows), CONFIRM_ROWS)
     lengths = case.lengths[rows]
     at = ranges((np.cumsum(lengths) - lengths)[few], lengths[few])
     places = ranges(case.start[rows[few]], lengths[few])

@@ -11,17 +11,19 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import Residual
-from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, OUTLYING, UNSURE
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, OUTLYING, SENSITIVE
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import ENOUGH, PART
 
-LEAST, MOST = 1e-3, 0.3  # bounds of the scale of logit noise
+# Bounds of the scale of logit noise: a pass beyond them, such as one that overflows, does not show
+# what rounding explains.
+NOISE_FROM, NOISE_TO = 1e-3, 0.3
 # Residuals of two bfloat16 engines have .75 to 1.1 times the scale of the model's own pass; the
 # margin allows for other kernels, and for the few rows on which the scale is measured.
 ROOM = 1.6
-# A tail is heavier than rounding if it exceeds TAILS times the tail of rounding, which is taken to
-# be at least LIGHTEST.
-LIGHTEST, TAILS = 2.0, 2.0
+# A tail is heavier than rounding if it exceeds twice the tail of rounding, which is taken to be at
+# least LIGHTEST.
+LIGHTEST = 2.0
 
 
 class Rounding(Struct, frozen=True, kw_only=True):
@@ -34,11 +36,11 @@ class Rounding(Struct, frozen=True, kw_only=True):
     @property
     def noise(self) -> float:
         """Return the scale of logit noise up to which engine rounding explains a column."""
-        return float(np.clip(ROOM * self.scale, LEAST, MOST))
+        return float(np.clip(ROOM * self.scale, NOISE_FROM, NOISE_TO))
 
     def is_heavier_in(self, residual: Residual) -> bool:
         """Tell whether a residual has a heavier tail than rounding: a few tokens deviate a lot."""
-        return residual.tail > TAILS * max(self.tail, LIGHTEST)
+        return residual.tail > 2.0 * max(self.tail, LIGHTEST)
 
     def follows_ids_in(self, residual: Residual, token: Counts, owner: Counts) -> bool:
         """Tell whether a residual depends more on the token id than rounding does."""
@@ -59,7 +61,7 @@ def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     It is estimated from two halves of the rows (`cross_fitted`). None where too few ids occur in
     both halves.
     """
-    unsure = residual.sensitivity > UNSURE
+    unsure = residual.sensitivity > SENSITIVE
     if unsure.sum() < ENOUGH:
         return None
     width = residual.scale * residual.sensitivity[unsure] + residual.resolution[unsure]

@@ -26,13 +26,12 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
 )
 from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, LEAST_GAIN, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
-from rcdiag.diagnosis.thresholds import CERTAIN, FEWEST, MOST_IDS, PART
+from rcdiag.diagnosis.thresholds import CERTAIN, FEWEST, MOST_IDS, PART, RARE
 from rcdiag.diagnosis.validity import Interval
 
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
 BANNED = -30.0  # the bias of a token that cannot be sampled
-HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
 GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
 SEARCHED = 2.5  # nats around a start in which a bias is searched
 
@@ -176,8 +175,8 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
 
     def loss(self, biases: Mapping[int, float]) -> float:
         """Return the mean loss under biases, nats per token."""
-        residual, scale = residuals(self.recorded, self.predicted(biases)), max(self.noise, 1e-3)
-        return float(loss_at(residual, self.sensitivity, scale, self.resolution).mean())
+        residual = residuals(self.recorded, self.predicted(biases))
+        return float(loss_at(residual, self.sensitivity, self.noise, self.resolution).mean())
 
     def fitted(self, biases: Mapping[int, float], token: int, start: float) -> float:
         """Return the bias of one token that fits best, searched around a start."""
@@ -194,7 +193,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         starts = [
             (token, start)
             for token, guess in self._candidates(biases)
-            for start in (guess, HELD_BACK if token in sampled else BANNED)
+            for start in (guess, RARE if token in sampled else BANNED)
         ]
         if not starts:
             return None

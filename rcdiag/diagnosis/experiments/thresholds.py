@@ -20,8 +20,11 @@ FEWEST_CONTEXTS = 50  # tokens in uncertain contexts that an estimate of the tem
 # The effect of another prompt is visible in the first EARLY tokens of a response, and hardly from
 # token LATE on.
 EARLY, LATE = 8, 24
+# Rows on which a hypothesis is tested, at first and again; CONFIRM_ROWS are enough for the scale of
+# rounding and other means over rows too.
+SCREEN_ROWS, CONFIRM_ROWS = 6, 32
 SCANNED = 1_500  # tokens of a distribution on which a setting is searched
-UNSURE = 0.02  # sensitivity above which logit noise is visible in a token's log-prob
+SENSITIVE = 0.02  # sensitivity above which logit noise is visible in a token's log-prob
 # In units of an engine's noise: a residual whose scale is up to MOST_NOISE counts as that noise,
 # since the scale is only estimated; a token beyond OUTLYING is an outlier, which another context,
 # other experts or weights cause; one beyond FAR_OFF has a fault of its own. Rounding alone leaves

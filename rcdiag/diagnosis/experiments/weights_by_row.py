@@ -12,10 +12,10 @@ from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
 from rcdiag.engines.changes import Change, Forward
 
 EXPLAINED = 1.0  # a row is explained up to engine noise if its mean loss per token is below this
-LEAST_PART = 4  # least number of tokens on either side of a switch
 
 
 class WeightsByRow(Struct, frozen=True, dict=True):
@@ -113,21 +113,24 @@ def _by_row(row: Counts, values: Array, count: int) -> Array:
 
 
 def _switches(losses: Array, row: Counts, count: int) -> Counts:
-    """Return the token [rows] at which a row switches from one candidate to another, -1 without."""
+    """Return the token [rows] at which a row switches from one candidate to another, -1 without.
+
+    At least FEWEST_OF_PATTERN tokens lie on either side of it.
+    """
     switch = np.full(count, -1)
     ends = np.searchsorted(row, np.arange(count + 1))
     for index in range(count):
         part = losses[:, ends[index] : ends[index + 1]]
         size = part.shape[1]
-        if size < 2 * LEAST_PART:
+        if size < 2 * FEWEST_OF_PATTERN:
             continue
         sums = np.concatenate([np.zeros((len(part), 1)), np.cumsum(part, axis=1)], axis=1)
         whole = sums[:, -1].min()
         first = sums.min(axis=0)
         last = (sums[:, -1:] - sums).min(axis=0)
-        inner = slice(LEAST_PART, size - LEAST_PART + 1)
+        inner = slice(FEWEST_OF_PATTERN, size - FEWEST_OF_PATTERN + 1)
         total = (first + last)[inner]
         best = int(np.argmin(total))
         if whole - total[best] > WITH_A_CHOICE:
-            switch[index] = best + LEAST_PART
+            switch[index] = best + FEWEST_OF_PATTERN
     return switch

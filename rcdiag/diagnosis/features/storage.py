@@ -25,9 +25,8 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Ranges of surprisal, nats, in which tokens are compared.
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
-# Range of values, nats, in which decimals are counted; more than MOST_DECIMALS are no rounding.
-DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
-LEAST_FLOAT16 = -65_000.0  # near the lowest finite float16, -65,504
+# Decimals are counted of values above DECIMALS_FROM, nats; more than MOST_DECIMALS are no rounding.
+DECIMALS_FROM, MOST_DECIMALS = -8.0, 5
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
@@ -109,15 +108,13 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def float16(self) -> float:
         """Return the share of values that float16 represents exactly."""
         values = self.negative_values
-        single = values[values > LEAST_FLOAT16].astype(np.float32)
+        single = values[values > np.finfo(np.float16).min].astype(np.float32)
         return _share(single.astype(np.float16).astype(np.float32) == single)
 
     @cached_property
     def decimals(self) -> int | None:
         """Return the number of decimals that values were rounded to, 1 to 5, or None."""
-        values = self.values[
-            self.finite & (self.values < DECIMALS_TO) & (self.values > DECIMALS_FROM)
-        ]
+        values = self.negative_values[self.negative_values > DECIMALS_FROM]
         if len(values) < FEWEST:
             return None
         for places in range(1, MOST_DECIMALS + 1):
