@@ -558,10 +558,8 @@ def _summary(
             f"Only one log-prob column (`{case.sampler}`) was found, so nothing was compared{found}"
         )
     if verdict == "inconclusive" and len(case.tokens) < ENOUGH:
-        few = (
-            f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to "
-            f"judge; at least {ENOUGH} are needed."
-        )
+        both = f"{len(case.tokens):,} sampled tokens with log-probs of both sides"
+        few = f"{both} are too few to judge."
         return " ".join([few, *(cause.message for cause in causes[:1])])
     message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
     if verdict == "correctable":

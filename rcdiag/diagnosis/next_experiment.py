@@ -11,7 +11,6 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, SHOWN
-from rcdiag.formats import plural
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.intervals import too_few
 
@@ -66,8 +65,7 @@ def _lacking_data(case: Case, causes: Sequence[NamedCause]) -> Action | None:
     if first == IDENTICAL:
         return None  # two columns that are equal in few rows are so in many
     if len(case.tokens) < ENOUGH:
-        text = f"{plural(len(case.tokens), 'token')} with log-probs of both sides"
-        return Action(text=f"take more rows: {text} are too few, {ENOUGH} are needed")
+        return Action(text=f"take more rows: {ENOUGH} tokens with log-probs of both sides")
     if rows < FEWEST_ROWS:
         return Action(text=f"take more rows: {rows} are too few, {FEWEST_ROWS} are needed")
     if first in NOTHING_WRONG and few_prompts(case):

@@ -327,7 +327,8 @@ def test_too_few_tokens_name_the_next_step(tmp_path):
     path = write_policies(tmp_path / "t.parquet", {"rollout": rows, "old": shifted})
     diagnosis = api.score(path).diagnosis
     assert diagnosis.verdict == "inconclusive"
-    assert "take more rows: 8 tokens" in diagnosis.next[0].text
+    assert diagnosis.summary.startswith("8 sampled tokens with log-probs of both sides are too few")
+    assert diagnosis.next[0].text == "take more rows: 200 tokens with log-probs of both sides"
 
 
 def test_the_dump_of_another_trainer_hints_at_its_presets(tmp_path):

@@ -149,10 +149,9 @@ def _lagging(features: Features) -> Suspicion | None:
     }
     return Suspicion(
         confidence=CLEAR,
-        message=f"Log-ratios grow with the age of the weights that sampled: by {growth:.2g} times "
-        f"from the newest to those that are {most - least:g} updates further behind (step less "
-        f"policy_version; {z:.0f} standard errors). The sampler's weights are behind the "
-        "trainer's.",
+        message="The sampler's weights are behind the trainer's: log-ratios grow with the age of "
+        f"the weights that sampled (step less policy_version), {growth:.2g} times over "
+        f"{most - least:g} updates.",
         evidence=[fact("rms log-ratio by age", "grows with the age", **by_lag, z=z)],
         share_of_rows=float(older.mean()),
         also_possible=["weights-never-synced", "in-flight-update"],
