@@ -76,6 +76,23 @@ def test_clustering_by_hand() -> None:
         assert Features(case).log_ratios.clustering == pytest.approx(expected)
 
 
+def test_rounding_of_the_few_rows_that_are_uncertain_is_no_cluster() -> None:
+    """Nine of ten rows are certain; by tokens alone the squares cluster tenfold in the others."""
+    rows, rng = np.repeat(np.arange(200), 50), np.random.default_rng(6)
+    rollout = np.where(rows % 10 == 0, -2.0, -1e-3)
+    log_ratio = 0.02 * -np.expm1(rollout) * rng.standard_normal(len(rows))
+    case = Case(
+        sampler="rollout",
+        trainer="old",
+        row=np.arange(200),
+        lengths=np.full(200, 50),
+        token_id=np.zeros(len(rows), np.int32),
+        mask=np.ones(len(rows), np.bool_),
+        log_probs={"rollout": rollout, "old": rollout + log_ratio},
+    )
+    assert Features(case).log_ratios.clustering == pytest.approx(1.0, abs=0.3)
+
+
 def test_without_a_mismatch_nothing_holds_it() -> None:
     assert Features(made(plain, plain, rows=32)).dominant is None
 

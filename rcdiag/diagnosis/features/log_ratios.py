@@ -233,15 +233,17 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def clustering(self) -> float:
-        """Return how far squared log-ratios cluster in rows: 1 if each token is in a random row.
+        """Return how far squared log-ratios s cluster in rows, beyond the rows' uncertain tokens.
 
-        It is the sum over rows of their squared sums, over its mean under permutations of the
-        tokens: sum s^2 + ((sum s)^2 - sum s^2) * sum n (n - 1) / (N (N - 1)) with n of N tokens in
-        a row. Honest engines stay below 2; a fault of one row makes it 10 and more.
+        It is the sum over rows of (sum s)^2 over its mean if the s were drawn for tokens at random
+        with the weights w = (1 - p)^2, to which rounding of the logits is proportional:
+        sum s^2 + ((sum s)^2 - sum s^2) * P(two tokens so drawn are of one row). Honest engines stay
+        below 2; a fault of one row makes it 10 and more.
         """
-        squares, per_row = self.values**2, self.tokens.per_row.astype(np.float64)
-        own, count = float(squares @ squares), float(len(squares))
-        pairs = float(per_row @ (per_row - 1)) / max(count * (count - 1), 1.0)
+        squares, weights = self.values**2, np.expm1(self.tokens.sampler) ** 2
+        own, alone = float(squares @ squares), float(weights @ weights)
+        of_rows, every = self.tokens.row_sums(weights), float(weights.sum()) ** 2 - alone
+        pairs = (float(of_rows @ of_rows) - alone) / max(every, TINY)
         by_chance = own + (float(squares.sum()) ** 2 - own) * pairs
         return float(np.sum(self.tokens.row_sums(squares) ** 2)) / max(by_chance, TINY)
 
