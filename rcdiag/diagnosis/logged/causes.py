@@ -123,15 +123,19 @@ def _of_size(window: Window, reads: str) -> dict[str, Any]:
     return window.fact(name, reads) if name in SIZES else _of_k1(window, reads)
 
 
-def _of_ratio(window: Window, means: str) -> dict[str, Any]:
+def _of_ratio(window: Window, means: str = "") -> dict[str, Any]:
     """Return the evidence of the mean ratio beside what is expected of it."""
     excess = window.excess
     assert excess is not None
-    side = "above" if excess.value > 0.0 else "below"
-    away = f"{abs(excess.z):.1f} standard errors {side}" if excess.error > 0 else "in one step"
+    away, side = abs(excess.z), "above" if excess.value > 0.0 else "below"
+    errors = f"{away:.0f}" if away > 10.0 else f"{away:.1f}"
+    distance = (
+        f", {errors} standard errors {side}" if excess.error > 0 else " in one step; expected"
+    )
+    reads = f"mean ratio{distance} the 1 of the distribution that sampled"
     return fact(
         window.name_of_ratio,
-        f"mean ratio, expected 1 if the recorded distribution sampled; {away}: {means}",
+        f"{reads}: {means}" if means else reads,
         value=float(f"{1.0 + excess.value:.4g}"),
     )
 
@@ -301,7 +305,7 @@ def _other_tokens(window: Window) -> Found | None:
             f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
-        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "it did not")]
+        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window)]
     else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
@@ -388,7 +392,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
-        evidence.append(_of_ratio(window, "it did not"))
+        evidence.append(_of_ratio(window))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
         f"{-k1.value:.2g} nats a token (`{window.key_of_k1}`)"
@@ -562,8 +566,8 @@ def _other_forward(window: Window) -> Found | None:
     reads = "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
-        far = "far from 1" if known else "a few tokens dominate it"
-        evidence.append(_of_ratio(window, "near 1 for this mismatch, it did" if sampled else far))
+        far = "" if known else "a few tokens dominate it"
+        evidence.append(_of_ratio(window, "near it for this mismatch" if sampled else far))
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
         doubtless = away > BEYOND_DOUBT or (known and not sampled)

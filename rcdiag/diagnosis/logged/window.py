@@ -151,13 +151,12 @@ class Window(Struct, frozen=True, dict=True):
         """Return the least E[ratio] - 1 by the mean of bounded weights; None without one.
 
         A bound from above lowers the mean. One from below raises it by the bound at most, which is
-        no larger than the smallest weight. Of weights over kept tokens alone, the others count 0.
+        no larger than the smallest weight.
         """
         mean, least = self.estimate("weight_mean"), self.values("least_weight")
         if mean is None or not len(least):
             return None
-        kept = 1.0 - (self.number("rejected") or 0.0)
-        return Estimate(kept * mean.value - float(np.nanmin(least)) - 1.0, kept * mean.error)
+        return Estimate(mean.value - float(np.nanmin(least)) - 1.0, mean.error)
 
     @cached_property
     def k1(self) -> Estimate | None:
