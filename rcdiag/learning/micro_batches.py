@@ -115,11 +115,6 @@ def _padded(
     )
 
 
-def token_count(rows: Sequence[ModelRow]) -> int:
-    """Return the number of unmasked tokens in all rows."""
-    return sum(len(row.places) for row in rows)
-
-
 def rows_with(rows: Sequence[ModelRow], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Tell which rows have a nonzero coefficient in any of the vectors [K, tokens]."""
     moved = (coefficients != 0).any(axis=0)

@@ -86,7 +86,8 @@ def load_policy(
     if lora is not None:
         model = add_adapter(model, lora)
     elif spec.options.get("adapter"):
-        train_adapter(model)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("lora_" in name)  # of the adapter alone
     body, to_logits = body_and_head(model, None)
     policy = TrainablePolicy(spec, folder, model, body, to_logits, device)
     with policy.precision():
@@ -163,12 +164,6 @@ def add_adapter(model: Any, settings: LoraSettings) -> Any:
         except ValueError as error:
             reason = str(error).splitlines()[0]
             raise RcdiagError(f"LoRA: {reason}", hint="name layers of this model") from error
-
-
-def train_adapter(model: Any) -> None:
-    """Train only the parameters of the model's adapter."""
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
 
 
 def save_adapter(model: Any, folder: Path) -> None:

@@ -38,12 +38,13 @@ class Probes:
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: SketchSettings) -> None:
         self.parameters = parameters
         self.settings = settings
-        self._numbers = {id(p): index for index, p in enumerate(parameters.values())}
+        # `id` of each trained parameter -> its place among them
+        self.numbers = {id(p): index for index, p in enumerate(parameters.values())}
         self._signs: dict[int, tuple[Tensor, ...]] = {}
 
     def slots(self, parameter: Tensor) -> NDArray[np.int64]:
         """Return the entries of the sketch that a parameter adds to, [probes]."""
-        first = self._numbers[id(parameter)] * self.settings.probes
+        first = self.numbers[id(parameter)] * self.settings.probes
         return (first + np.arange(self.settings.probes)) % self.settings.dims
 
     def signs(self, parameter: Tensor) -> tuple[Tensor, ...]:
@@ -51,7 +52,7 @@ class Probes:
 
         The signs of the first axis are divided by sqrt(probes).
         """
-        number = self._numbers[id(parameter)]
+        number = self.numbers[id(parameter)]
         if number not in self._signs:
             random = np.random.default_rng([self.settings.seed, number])
             shape = _as_matrix(parameter).shape
@@ -71,11 +72,6 @@ class Probes:
             product = (matrix @ right[0]) * left if right else matrix[:, None] * left
             sketch[self.slots(parameter)] += product.sum(dim=0).cpu().numpy()
         return sketch
-
-    @property
-    def parameter_ids(self) -> frozenset[int]:
-        """Return the `id` of each trained parameter."""
-        return frozenset(self._numbers)
 
 
 def _as_matrix(values: Tensor) -> Tensor:
@@ -135,7 +131,7 @@ class Taps:
         return next((layer for layer in self._layers if self._kind(layer) is None), None)
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
-        return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.parameter_ids]
+        return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.numbers]
 
     @contextmanager
     def attached(self) -> Iterator[None]:

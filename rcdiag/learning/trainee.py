@@ -25,7 +25,6 @@ from rcdiag.learning.micro_batches import (
     micro_batches,
     rows_of,
     rows_with,
-    token_count,
 )
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
 from rcdiag.learning.policy import TrainablePolicy, load_policy, save_policy
@@ -80,7 +79,7 @@ class Trainee:
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> TokenScores:
         """Return log-probs of the whole distribution at each row's temperature, as backend hf."""
         rows = self._rows(parts)
-        columns = np.empty((token_count(rows), 1 + entropy))
+        columns = np.empty((sum(len(row.places) for row in rows), 1 + entropy))
         for batch in self._batches(rows, np.ones(len(rows), np.bool_)):
             states = self.policy.states(batch)
             with self.policy.precision():

@@ -11,7 +11,8 @@ from rcdiag.statistics.moments import mean
 from rcdiag.statistics.routing import RoutingSums, experts_per_layer, routing_sums
 from rcdiag.table.arrow import lengths_of
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
-from rcdiag.table.table import RowBatch, Table
+from rcdiag.table.table import Table
+from rcdiag.table.trajectories import Trajectories
 
 TOKENS_AT_ONCE = 20_000  # some 200 MB where a token has 400 experts
 
@@ -24,19 +25,21 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     """
     lists = [f"{name}_routed_experts" for name in (behavior, target)]
     compared = all(name in dump.columns for name in lists)
-    replays = _replays(dump, behavior, target) if lists[0] in dump.columns else []
+    replays = []  # policies that were scored with the behavior policy's experts
+    about = dump.metadata.get("policies", {})
+    for name in dump.policies if lists[0] in dump.columns else ():
+        options = about.get(name, {}).get("options") or {}
+        if name not in (behavior, target) and options.get("experts") == behavior:
+            replays.append(name)
     if not compared and not replays:
         return None
-    policies = [behavior, target, *replays]
-    names = columns_needed(dump.schema.names, policies)
     parts: list[RoutingSums] = []
     top_k: int | None = None
-    for batch in dump.batches([*names, *(lists if compared else lists[:1])]):
-        for piece in _pieces(with_log_probs(batch, policies)):
-            rows = decode(piece, policies)
-            if compared and top_k is None:
-                top_k = experts_per_layer(rows.token_lists[lists[0]])
-            parts.append(routing_sums(rows, behavior, target, top_k, replays))
+    read = lists if compared else lists[:1]
+    for rows in _pieces(dump, [behavior, target, *replays], read):
+        if compared and top_k is None:
+            top_k = experts_per_layer(rows.token_lists[lists[0]])
+        parts.append(routing_sums(rows, behavior, target, top_k, replays))
     if not parts:
         return None
     sums = merge(parts)
@@ -50,24 +53,16 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     )
 
 
-def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
-    """Cut a batch into pieces of few tokens, each of which may have hundreds of experts."""
-    rows = batch.table.num_rows
-    tokens = int(lengths_of(batch.table["response_ids"]).sum())
-    step = max(rows * TOKENS_AT_ONCE // max(tokens, 1), 1)
-    for start in range(0, rows, step):
-        yield batch.slice(start, min(start + step, rows))
-
-
-def _replays(dump: Table, behavior: str, target: str) -> list[str]:
-    """Return the policies, other than the target, scored with the behavior policy's experts."""
-    about = dump.metadata.get("policies", {})
-    return [
-        name
-        for name in dump.policies
-        if name not in (behavior, target)
-        and (about.get(name, {}).get("options") or {}).get("experts") == behavior
-    ]
+def _pieces(dump: Table, policies: list[str], lists: list[str]) -> Iterator[Trajectories]:
+    """Yield the rows in pieces of few tokens, each of which may have hundreds of experts."""
+    names = columns_needed(dump.schema.names, policies)
+    for batch in dump.batches([*names, *lists]):
+        batch = with_log_probs(batch, policies)
+        rows = batch.table.num_rows
+        tokens = int(lengths_of(batch.table["response_ids"]).sum())
+        step = max(rows * TOKENS_AT_ONCE // max(tokens, 1), 1)
+        for start in range(0, rows, step):
+            yield decode(batch.slice(start, min(start + step, rows)), policies)
 
 
 def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:

@@ -118,25 +118,20 @@ def find_candidate(name: str) -> EstimatorSetting:
     except ValueError:  # 1.2.3
         values = []
     names = list(FAMILIES[family].grid(2)[0])
-    if len(values) != len(names) or not _in_order(dict(zip(names, values, strict=True))):
+    bounds = dict(zip(names, values, strict=False))
+    ascending = all(
+        value < bounds.get(bound.replace("lower", "upper"), float("inf"))
+        for bound, value in bounds.items()
+        if bound.endswith("lower")
+    )
+    if len(values) != len(names) or min(values) <= 0.0 or not ascending:
         wanted = "_".join(bound.upper() for bound in names)
         raise RcdiagError(
             f"{setting('candidate', name)}: {FAMILIES[family].title} needs {len(names)} "
             f"{'bound' if len(names) == 1 else 'bounds in ascending order'}, above 0",
             hint=f"{family}_{wanted}, as numbers",
         )
-    return EstimatorSetting(
-        family, dict(zip(names, values, strict=True)), _COMPLEXITY.get(family, _REJECTION)
-    )
-
-
-def _in_order(bounds: Bounds) -> bool:
-    """Tell whether all bounds are above 0, and every lower bound is below its upper bound."""
-    lower = {name: value for name, value in bounds.items() if name.endswith("lower")}
-    return all(value > 0.0 for value in bounds.values()) and all(
-        value < bounds.get(name.replace("lower", "upper"), float("inf"))
-        for name, value in lower.items()
-    )
+    return EstimatorSetting(family, bounds, _COMPLEXITY.get(family, _REJECTION))
 
 
 def candidates_with(own: Iterable[str]) -> dict[str, EstimatorSetting]:

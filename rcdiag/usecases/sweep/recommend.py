@@ -152,7 +152,7 @@ def _decided(
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
-    if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
+    if not scores.resolved and (choice == "none" or not scores.surely_better(choice)):
         reasons.append(
             "The reference is too noisy: without correction bias² may be anything up to "
             f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "

@@ -150,11 +150,11 @@ class GradientScores(Struct, frozen=True):
         """Tell whether the standard error of the bias without correction is within the noise."""
         return self.referred and self.errors["none"].error_of_bias <= RESOLVED * self.scale
 
-    def surely_better(self, name: str, other: str) -> bool:
-        """Tell whether a candidate's error is significantly smaller than that of `other` (95%)."""
-        one, two = self.errors[name], self.errors[other]
-        reach = t_quantile(len(one.own)) * two.standard_error(one)
-        return two.total - one.total > reach
+    def surely_better(self, name: str) -> bool:
+        """Tell whether a candidate's error is significantly below that without correction (95%)."""
+        one, none = self.errors[name], self.errors["none"]
+        reach = t_quantile(len(one.own)) * none.standard_error(one)
+        return none.total - one.total > reach
 
     def noise(self, name: str) -> float | None:
         """Return the noise of a candidate in units of the noise without correction."""
