@@ -84,3 +84,8 @@ def test_it_is_explained(added):
     assert entry.what.startswith("The first token has no log-prob of its own.")
     assert entry.parts["similar"] == CONSTANT.words.told_apart
     assert names()["cause"]["first-token-constant"] == CONSTANT.words.title
+
+
+def test_an_unknown_stage_is_refused():
+    with pytest.raises(ValueError, match="stage 'law' of first-token-constant: one of storage"):
+        Cause(words=CONSTANT.words, stage="law", weigh=CONSTANT.weigh)

@@ -60,6 +60,10 @@ class Cause(Struct, frozen=True, kw_only=True):
     weigh: Callable[[Features], Suspicion | None]
     needs_two: bool = True  # it needs the log-probs of both sides
 
+    def __post_init__(self) -> None:
+        if self.stage not in STAGES:
+            raise ValueError(f"stage {self.stage!r} of {self.name}: one of {', '.join(STAGES)}")
+
     @property
     def name(self) -> str:
         """Return the slug, by which the registry knows the cause."""
