@@ -236,7 +236,7 @@ def _impossible_surprisals(window: Window) -> Found | None:
         least = 0.0 if other is None else math.exp(-other)  # of a mean probability, by Jensen
         if abs(value) <= 1e-6:
             slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
-        elif _have_factor(window, 1.0) or (value < -1.0 and not on_the_mean):
+        elif _have_factor(window, 1.0, exact=False) or (value < -1.0 and not on_the_mean):
             slug, what = "sign-flipped", "below 0: log-probs have the other sign"
         elif on_the_mean or -value < least:
             # Entropies have the mean of surprisals, but not their value in each step.
@@ -343,7 +343,7 @@ def _other_base(window: Window) -> Found | None:
     if len(window.steps) < FEWEST_OF_PATTERN:
         return None
     for base, size in BASES.items():
-        if _have_factor(window, size):
+        if _have_factor(window, size, exact=True):
             return Found(
                 slug="log-base",
                 score=CLEAR,
@@ -358,17 +358,19 @@ def _other_base(window: Window) -> Found | None:
     return None
 
 
-def _have_factor(window: Window, size: float) -> bool:
+def _have_factor(window: Window, size: float, *, exact: bool) -> bool:
     """Tell whether one surprisal is the other times a factor, or over it, in each step.
 
-    Signs do not count. Rounding moves a mean surprisal by the k3 of ENGINE at most.
+    Signs do not count. Where it is `exact`, no more than rounding may be between them, which moves
+    a mean surprisal by the k3 of ENGINE at most.
     """
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
     if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return False
     factor = np.abs(np.log(np.abs(trainer / sampler)))
     rounding = ENGINE**2 / 2.0 / np.minimum(np.abs(trainer), np.abs(sampler))
-    return bool((np.abs(factor - abs(math.log(size))) < np.minimum(rounding, EXACTLY)).all())
+    most = np.minimum(rounding, EXACTLY) if exact else EXACTLY
+    return bool((np.abs(factor - abs(math.log(size))) < most).all())
 
 
 def _surely_above_1(window: Window) -> bool:
