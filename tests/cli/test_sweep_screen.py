@@ -50,7 +50,7 @@ def document_of(result: Path) -> dict[str, Any]:
 CHOICES = {
     "no-correction": "none: train without a correction",
     "cannot-distinguish": "no choice: candidates cannot be distinguished",
-    "fix-the-cause": "no choice until the cause is fixed",
+    "fix-the-cause": "none until the cause is fixed",
 }
 
 
@@ -110,7 +110,7 @@ def test_verbose_says_whether_the_forecast_of_longer_responses_holds(rcdiag, swe
 def test_the_screen_ranks_nothing_where_the_recorded_policy_did_not_sample(rcdiag, swept):
     ran = rcdiag("report", swept("temperature"))
     assert "efficiency" not in ran.out
-    assert "fix the cause: no weights repair this table" in ran.out
+    assert "nothing is ranked: fix the cause first" in ran.out
     whole = rcdiag("report", swept("temperature"), "-v").out
     assert not any(word in whole for word in ("best of", "guide  ", "no candidate was scored"))
 

@@ -14,7 +14,7 @@ NEAREST = 4  # candidates that a screen shows besides the choice
 ANSWERS = {
     "take": "use",
     "no-correction": "no correction: no candidate is significantly better than none",
-    "fix-the-cause": "fix the cause: no weights repair this table",
+    "fix-the-cause": "nothing is ranked: fix the cause first",
     "cannot-distinguish": "the table does not show which correction is best",
 }
 
@@ -65,7 +65,7 @@ def chosen(advice: Recommendation) -> str:
     if advice.choice is not None:
         return "none: train without a correction" if advice.choice == "none" else advice.choice
     if unranked(advice):
-        return "no choice until the cause is fixed"
+        return "none until the cause is fixed"
     return "no choice: candidates cannot be distinguished"
 
 

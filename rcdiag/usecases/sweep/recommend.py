@@ -178,7 +178,7 @@ def _unusable(evidence: SweepEvidence) -> str | None:
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
         named = ", ".join(cause.slug for cause in diagnosis.causes)
-        return f"No weights repair {named}: nothing is ranked."
+        return f"No weights repair {named}."
     if bad:
         return (
             f"{plural(bad, 'unmasked log-prob')} {'is' if bad == 1 else 'are'} NaN, infinite, "
