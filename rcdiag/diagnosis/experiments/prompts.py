@@ -15,7 +15,6 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTester,
     experiment,
 )
-from rcdiag.diagnosis.experiments.patterns import rows_off
 from rcdiag.diagnosis.experiments.thresholds import (
     CONFIRM_ROWS,
     EARLY,
@@ -24,7 +23,6 @@ from rcdiag.diagnosis.experiments.thresholds import (
     LEAST_GAIN,
     SLIGHT_GAIN,
 )
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
 from rcdiag.engines.changes import Passage
 
 Ids = NDArray[np.int32]
@@ -120,10 +118,9 @@ def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if longest < 3:
         return
     # Rows that the unchanged model explains were not truncated: their prompts are within the limit.
-    good = tester.sample.rows[~rows_off(tester.sample, tester.side)]
-    fits = [len(tester.sample.prompt(int(one))) for one in good]
-    several = len(fits) >= FEWEST_OF_PATTERN
-    least = max((size for size in fits if size < longest), default=0) if several else 0
+    good = tester.row_loss < np.median(tester.row_loss) - 3.0
+    fits = [len(tester.sample.prompt(int(one))) for one in tester.sample.rows[good]]
+    least = max((size for size in fits if size < longest), default=0) if len(fits) > 2 else 0
     sizes = np.arange(max(1, min(least, longest - EARLY)), longest)
     if len(sizes) > LONGEST_SCAN:
         sizes = sizes[spread_over(len(sizes), COARSE_SCAN)]
