@@ -19,11 +19,10 @@ from rcdiag.diagnosis.causes.cause import (
     shipped_family,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.alignment import LAGS
+from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
-    FEWEST,
     FEWEST_OF_PATTERN,
     LARGE,
     MOST,
@@ -120,7 +119,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
 def _rows_swapped(features: Features) -> Suspicion | None:
     alignment, rows = features.alignment, len(features.case.lengths)
     exchanged = alignment.best_row != np.arange(rows)
-    full = features.case.tokens.per_row >= FEWEST
+    full = features.case.tokens.per_row >= LEAST_COMPARED
     share = float(exchanged.sum() / max(full.sum(), 1))
     if share < FEW:
         return None
