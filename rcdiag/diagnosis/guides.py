@@ -122,9 +122,9 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
             value = replace(value, low=max(value.low, metric.least))
     if metric.most is not None and value.high is not None:
         value = replace(value, high=min(value.high, metric.most))
-    if metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level)):
-        return replace(value, level="unknown")
-    if suite.clusters < metric.fewest_clusters:
+    few = metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level))
+    # A mean that one token makes infinite is infinite however few there are.
+    if (few or suite.clusters < metric.fewest_clusters) and math.isfinite(value.value):
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)
     found = None if guide is None else level(guide, value.value, value.low, value.high)
