@@ -158,15 +158,15 @@ def _never_drawn(column: StoredColumn) -> Flags:
 
     Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
     less. Tokens that both sides call that unlikely may be forced, and stay, unless both
-    probabilities are 0 in float32. None is flagged if many are, or if the others differ as much:
-    wrong tokens or contexts may make these.
+    probabilities are 0 in float32. None is flagged if more than FEW are, or if the others differ as
+    much: wrong tokens or contexts may make these.
     """
     values = column.values
     numbers = column.finite & (values >= SMALLEST_LOG_PROB)
     zero = numbers & (values < UNDERFLOW)
     lowest = np.log(BY_CHANCE / (len(values) * LARGEST_VOCABULARY))
     single = numbers & ~zero & (values < lowest) & ~(column.other - values < GAP)
-    if np.count_nonzero(single) >= FEWEST_OF_PATTERN or zero.mean() > FEW:
+    if (zero | single).mean() > FEW:
         return np.zeros(len(values), np.bool_)
     apart = np.nan_to_num(column.other - values) ** 2
     if apart[single].sum() < MOST * apart[~zero].sum():

@@ -347,8 +347,9 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     if not foreign.any() or np.median(apart) > 0.5:
         return None
     unlikely = likelier < RARE
-    text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
-    which = f"Token ids {text} occur" if foreign.sum() > 1 else f"Token id {text} occurs"
+    named_ids, more = ids[foreign][:4], int(foreign.sum()) - 4
+    text = ", ".join(map(str, named_ids)) + (f" and {more} more" if more > 0 else "")
+    which = f"Token ids {text} occur" if len(named_ids) > 1 else f"Token id {text} occurs"
     return Suspicion(
         confidence=LIKELY,
         message=f"{which} {int(named.sum()):,} times in sampled text{features.case.drawn}, and "
