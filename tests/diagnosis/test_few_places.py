@@ -33,6 +33,35 @@ def test_a_value_that_no_sampler_draws_is_damage(value: float, policy: str) -> N
     )
 
 
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_more_values_that_no_sampler_draws_are_damage_too(policy: str) -> None:
+    case = made(plain, noisy(0.01), rows=256, length=LENGTH)
+    here = np.random.default_rng(4).choice(len(case.mask), 6, replace=False)
+
+    def damaged(values: np.ndarray) -> np.ndarray:
+        values[here] = [-34.0, -45.0, -52.0, -61.0, -77.0, -90.0]
+        return values
+
+    diagnosis = judged(with_values(case, policy, damaged))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "sentinel")
+    assert diagnosis.summary.startswith(f"6 values of `{policy}` are -34 or less, the first in row")
+
+
+def test_tokens_of_any_id_that_both_sides_call_impossible_were_not_sampled() -> None:
+    """Text of a tool whose ids do not repeat: 8 of 15,360 tokens, below .01 / (15,360 * 2^18)."""
+    case = made(plain, noisy(0.01), rows=256, length=LENGTH)
+    here = np.random.default_rng(5).choice(len(case.mask), 8, replace=False)
+
+    def unlikely(values: np.ndarray) -> np.ndarray:
+        values[here] = np.linspace(-28.0, -31.5, 8) + 0.1 * np.sin(values[here])
+        return values
+
+    both = with_values(with_values(case, "rollout", unlikely), "old", unlikely)
+    diagnosis = judged(both)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "mask-includes-tool")
+    assert diagnosis.summary.startswith("8 of 15,360 tokens have a probability below 2e-12 on both")
+
+
 def test_unlikely_tokens_that_both_sides_call_unlikely_are_not_damage() -> None:
     """A token that was forced, not sampled, is as unlikely on the other side."""
     case = with_one(-45.0, "rollout")

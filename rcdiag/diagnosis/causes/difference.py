@@ -147,7 +147,7 @@ def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
         f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "
         f"is {tokens.sampler[first]:.3g} and `{case.trainer}` {tokens.trainer[first]:.3g}: {held}; "
-        "look at this value in the dump"
+        f"look at {'this value' if count == 1 else 'these values'} in the dump"
     )
     return where, ["sentinel", "special-token-ids", "moe-routing"]
 

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.causes.columns import (
     SENTINELS,
     by_column,
     columns_of_pair,
+    lowest_drawn,
     share_of_rows,
     side_of,
     without_values,
@@ -24,7 +25,6 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import sqrt_surprisal
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
-    BY_CHANCE,
     CERTAIN,
     EQUAL,
     FEW,
@@ -44,7 +44,6 @@ from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
 UNDERFLOW = -103.3
-LARGEST_VOCABULARY = 2**18  # tokens; no model of today has more
 # Nats; what a softmax over a part of the vocabulary adds to a log-prob, below ln of its size.
 MOST_ADDED = 15.0
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
@@ -156,16 +155,15 @@ def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicio
 def _never_drawn(column: StoredColumn) -> Flags:
     """Flag a few values, far below all others, that no sampled token has, [tokens].
 
-    Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
-    less. Tokens that both sides call that unlikely may be forced, and stay, unless both
-    probabilities are 0 in float32. None is flagged if more than FEW are, or if the others differ as
-    much: wrong tokens or contexts may make these.
+    Tokens that both sides call that unlikely may be forced, and stay, unless both probabilities are
+    0 in float32. None is flagged if more than FEW are, or if the others differ as much: wrong
+    tokens or contexts may make these.
     """
     values = column.values
     numbers = column.finite & (values >= SMALLEST_LOG_PROB)
     zero = numbers & (values < UNDERFLOW)
-    lowest = np.log(BY_CHANCE / (len(values) * LARGEST_VOCABULARY))
-    single = numbers & ~zero & (values < lowest) & ~(column.other - values < GAP)
+    single = numbers & ~zero & (values < lowest_drawn(len(values)))
+    single &= ~(column.other - values < GAP)
     if (zero | single).mean() > FEW:
         return np.zeros(len(values), np.bool_)
     apart = np.nan_to_num(column.other - values) ** 2

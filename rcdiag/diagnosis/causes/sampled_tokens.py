@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags, spread_over
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.columns import side_of
+from rcdiag.diagnosis.causes.columns import lowest_drawn, side_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
 from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
@@ -164,7 +164,8 @@ def _special_ids(features: Features) -> Suspicion | None:
         return None  # a wrong id would show in the first turn too; later turns saw another context
     return Suspicion(
         confidence=LIKELY,
-        message=f"Rows begin to differ at token ids {', '.join(map(str, wrong))}, with a mean "
+        message=f"Rows begin to differ at token {'id' if len(wrong) == 1 else 'ids'} "
+        f"{', '.join(map(str, wrong))}, with a mean "
         f"log-ratio of {outliers[0].mean:.1f}; half of the tokens before them differ by less than "
         f"{median_of_others:.1g} nats.",
         evidence=_id_evidence(outliers),
@@ -252,7 +253,8 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
         return _missing_mask(case, spans)
     if case.trainer is None or len(case.tokens) < 10 * FEWEST:
         return None
-    return _runs_of_zeros(features) or _ids_never_sampled(features)
+    zeros = _runs_of_zeros(features)
+    return zeros or _ids_never_sampled(features) or _tokens_never_sampled(features)
 
 
 def _missing_mask(case: Case, spans: Flags) -> Suspicion:
@@ -367,6 +369,37 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
         also_possible=["temperature-silent"],
         repaired=replace(
             _with_tools_masked(features.case, features.case.flagged(unlikely)), without_rare=True
+        ),
+    )
+
+
+def _tokens_never_sampled(features: Features) -> Suspicion | None:
+    """Look for tokens of any id that both sides call too unlikely to be sampled."""
+    tokens = features.case.tokens
+    likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
+    lowest = lowest_drawn(max(len(tokens), 1))
+    never = likelier < lowest
+    if never.sum() < FEWEST_OF_PATTERN or np.median(np.abs(tokens.log_ratio[never])) > 0.5:
+        return None
+    first = features.case.flawed(features.case.flagged(never))
+    return Suspicion(
+        confidence=LIKELY,
+        message=f"{int(never.sum()):,} of {len(tokens):,} tokens{features.case.drawn} have a "
+        f"probability below {np.exp(lowest):.0e} on both sides, the first in row {first.row}, "
+        f"token {first.position}; a sampler draws none: text of tools or templates that the mask "
+        "counts as sampled.",
+        evidence=[
+            fact(
+                "tokens that both sides call too unlikely to be sampled",
+                "a tool or a template wrote them",
+                tokens=never.sum(),
+            )
+        ],
+        share_of_rows=float(np.mean(np.bincount(tokens.owner[never], minlength=tokens.rows) > 0)),
+        also_possible=["temperature-silent"],
+        repaired=replace(
+            _with_tools_masked(features.case, features.case.flagged(likelier < RARE)),
+            without_rare=True,
         ),
     )
 

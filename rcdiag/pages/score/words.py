@@ -59,7 +59,7 @@ def answer(result: ScoreResult) -> str:
 def _effective(share: MetricValue, count: int) -> str:
     """Write an effective number of sequences with its interval, as the page's gauge does."""
     value, low, high = (
-        None if part is None else effective(part * count)
+        None if part is None else effective(max(part * count, 1.0))
         for part in (share.value, share.low, share.high)
     )
     return f"{value}" if low == high else f"{value} ({between(low, high)})"
