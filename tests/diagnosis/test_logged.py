@@ -443,6 +443,20 @@ def test_zeros_among_log_probs_leave_no_ratio_above_1(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
 
 
+@pytest.mark.parametrize("zeros", [0.0, 0.001, 0.01])
+def test_a_few_zeros_leave_no_valid_weights(tmp_path: Path, zeros: float) -> None:
+    """Where the trainer has -12 nats, zeros lower E[ratio] by a tenth of the k3 that they add."""
+    rows = run_of(0.01, 0.05)
+    for i, row in enumerate(rows[BEGINS:]):
+        share = zeros * (1.0 + 0.05 * (i % 5))
+        row["rollout_corr/kl"] += 12.0 * share
+        row["rollout_corr/k3_kl"] += 11.0 * share
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == ("inconclusive" if zeros else "correctable")
+    assert ("zero-placeholder" in diagnosis.causes[0].also_possible) is (zeros > 0.0)
+
+
 def test_tokens_that_neither_distribution_sampled_are_not_aligned(tmp_path: Path) -> None:
     """Short responses: an end of 4 nats that a shift drops leaves the means apart."""
     rows = run_of(0.01, 0.01)

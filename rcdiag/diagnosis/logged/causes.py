@@ -26,6 +26,8 @@ from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, SURELY
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
 BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
+# Zeros in place of log-probs of x nats lower E[ratio] by k3 / (x - 1), and x is hardly above 20.
+OF_ZEROS = 1.0 / 19.0
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 # If two probabilities of a token differ by more than this, only one side is certain of it.
@@ -559,20 +561,18 @@ def _other_forward(window: Window) -> Found | None:
         return None
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
-    sampled = (
-        known
-        and excess is not None
-        and abs(excess.value)
-        < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURELY * (excess.error if excess.error > 0 else 0.0))
-    )
+    near = known and _is_near_1(window)
+    below = near and _below_as_by_zeros(window)
+    sampled = near and not below
     reads = "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
         far = "" if known else "a few tokens dominate it"
-        evidence.append(_of_ratio(window, "near it for this mismatch" if sampled else far))
+        near_it = "as zeros in place of log-probs make it" if below else "near it for this mismatch"
+        evidence.append(_of_ratio(window, near_it if near else far))
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
-        doubtless = away > BEYOND_DOUBT or (known and not sampled)
+        doubtless = away > BEYOND_DOUBT or (known and not near)
         return Found(
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
@@ -581,6 +581,14 @@ def _other_forward(window: Window) -> Found | None:
             "contexts, another model, or columns that do not belong together.",
             evidence=evidence,
             also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
+        )
+    if below:
+        return undecided(
+            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
+            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
+            "correct, or top-p, top-k or min-p left some probability out.",
+            evidence,
+            ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
     tail = (
         "importance weights are valid"
@@ -596,6 +604,23 @@ def _other_forward(window: Window) -> Found | None:
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
     )
+
+
+def _is_near_1(window: Window) -> bool:
+    """Tell whether E[ratio] is 1 within its error, or away from it by a small share of k3."""
+    excess = window.excess
+    if excess is None:
+        return False
+    by_error = SURELY * excess.error if excess.error > 0 else 0.0
+    return abs(excess.value) < max(OF_K3 * (window.rms or 1.0) ** 2 / 2.0, by_error)
+
+
+def _below_as_by_zeros(window: Window) -> bool:
+    """Tell whether E[ratio] is below 1 surely, and by the share of k3 that zeros leave at least."""
+    excess, rms = window.excess, window.rms
+    if excess is None or rms is None:
+        return False
+    return excess.z < -SURELY and -excess.value > OF_ZEROS * rms**2 / 2.0
 
 
 def _unlike_rounding(window: Window) -> list[str]:
