@@ -514,15 +514,21 @@ def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
     assert "draft-recorded" in diagnosis.causes[0].also_possible
 
 
-def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ratio", "slug"), [(0.9, "truncated-law"), (0.6, "forwards-differ")])
+def test_a_mean_ratio_below_1_is_a_kept_set_or_a_division(
+    tmp_path: Path, ratio: float, slug: str
+) -> None:
+    """Means over tokens are alike for log-probs divided by T, with the sum of p^(1/T) for q."""
     rows = run_of(0.01, 0.01)
-    for i, row in enumerate(rows):  # each token renormalised over .9: log_ratio = ln .9
-        k1 = -np.log(0.9) + 0.001 * (i % 5)
-        row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": 0.9 - 1.0 + k1}
+    for i, row in enumerate(rows):  # each token renormalised over q: log_ratio = ln q
+        k1 = -np.log(ratio) + 0.001 * (i % 5)
+        row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": ratio - 1.0 + k1}
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")
-    assert "0.900" in diagnosis.causes[0].message
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
+    assert f"{ratio:.3f}" in diagnosis.causes[0].message
+    divided = "log-probs-divided" in diagnosis.causes[0].also_possible
+    assert divided is (slug == "forwards-differ")
 
 
 @pytest.mark.parametrize(("pearson", "slug"), [(0.02, "shift-by-one"), (0.69, "shift-some-rows")])

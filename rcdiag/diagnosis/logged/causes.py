@@ -30,6 +30,8 @@ OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this sh
 OF_ZEROS = 1.0 / 19.0
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
+# More than this no usual setting leaves out: a top_p of .8 leaves out .2 of a context at most.
+USUALLY_LEFT_OUT = 0.2
 # If two probabilities of a token differ by more than this, only one side is certain of it.
 CERTAIN = 0.95
 # Least |log| of the change of trainer's entropy / sampled surprisal: a factor of 1.25.
@@ -475,6 +477,8 @@ def _kept_set(window: Window) -> Found | None:
         return _certain_tokens(window)
     if left_out < k3:
         return None
+    if left_out > USUALLY_LEFT_OUT:
+        return _no_law_or_kept_set(window)
     return Found(
         slug="truncated-law",
         score=LIKELY,
@@ -488,6 +492,25 @@ def _kept_set(window: Window) -> Found | None:
         ],
         side="recorder",
         also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "penalty"],
+    )
+
+
+def _no_law_or_kept_set(window: Window) -> Found:
+    """A kept set of little probability, or log-probs divided by T: alike in means over tokens.
+
+    Renormalised over a set with the probability q, log-probs differ by ln q; divided by T instead
+    of the logits, by the log of sum p^(1/T). Both are one number for each context, below 0.
+    """
+    ratio = _of_ratio(window, "less than a usual top-p, top-k or min-p leaves")
+    return Found(
+        slug="forwards-differ",
+        score=WEAK,
+        verdict="broken",
+        message=f"`{window.name_of_ratio}` is {ratio['value']:.3f}, far below 1: log-probs of one "
+        "side were divided by the temperature instead of the logits, or a narrow top-p, top-k or "
+        "min-p left so much of the trainer's probability out. Means over tokens cannot tell which.",
+        evidence=[ratio, _of_k1(window, "above k3")],
+        also_possible=["log-probs-divided", "truncated-law", "top-p-renormalised"],
     )
 
 
@@ -570,6 +593,14 @@ def _other_forward(window: Window) -> Found | None:
         far = "" if known else "a few tokens dominate it"
         near_it = "as zeros in place of log-probs make it" if below else "near it for this mismatch"
         evidence.append(_of_ratio(window, near_it if near else far))
+    if below:
+        return undecided(
+            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
+            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
+            "correct, or top-p, top-k or min-p left some probability out.",
+            evidence,
+            ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
+        )
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
         doubtless = away > BEYOND_DOUBT or (known and not near)
@@ -581,14 +612,6 @@ def _other_forward(window: Window) -> Found | None:
             "contexts, another model, or columns that do not belong together.",
             evidence=evidence,
             also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
-        )
-    if below:
-        return undecided(
-            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
-            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
-            "correct, or top-p, top-k or min-p left some probability out.",
-            evidence,
-            ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
     tail = (
         "importance weights are valid"
