@@ -549,6 +549,18 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
 
 
+def test_shifted_and_exchanged_rows_are_alike_in_means_over_tokens(tmp_path: Path) -> None:
+    """slime's k1 and k3 alone; the test above has what tells the two apart."""
+    rows = [
+        {"train/mis_kl": 0.002 * (-1) ** i, "train/mis_k3_kl": 1.5 + 0.02 * (i % 4)}
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+    assert {"shift-by-one", "rows-swapped"} < set(diagnosis.causes[0].also_possible)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "slug"),
     [

@@ -322,12 +322,17 @@ def _other_tokens(window: Window) -> Found | None:
     if pearson is not None:
         reads = "probabilities of a token are related in part" if partly else "unrelated"
         evidence.append(window.fact("pearson", reads))
+    slug, untold = "rows-swapped" if swapped else "shift-by-one", ""
+    if partly and not swapped:
+        slug = "shift-some-rows"
+    elif of_rows is None:  # Shifted and exchanged tokens are alike in means over tokens.
+        slug, untold = "forwards-differ", ", shifted or exchanged between rows"
     return Found(
-        slug="rows-swapped" if swapped else "shift-some-rows" if partly else "shift-by-one",
+        slug=slug,
         score=LIKELY,
         verdict="broken",
         message=f"{shown} differ by {rms:.2g} nats at single tokens "
-        f"(`{window.key_of_size}`): the tokens are not aligned.",
+        f"(`{window.key_of_size}`): the tokens are not aligned{untold}.",
         evidence=evidence,
         also_possible=[
             "shift-by-one",
