@@ -443,6 +443,20 @@ def test_zeros_among_log_probs_leave_no_ratio_above_1(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
 
 
+@pytest.mark.parametrize("zeros", [0.0, 0.001, 0.01])
+def test_a_few_zeros_leave_no_valid_weights(tmp_path: Path, zeros: float) -> None:
+    """Where the trainer has -12 nats, zeros lower E[ratio] by a tenth of the k3 that they add."""
+    rows = run_of(0.01, 0.05)
+    for i, row in enumerate(rows[BEGINS:]):
+        share = zeros * (1.0 + 0.05 * (i % 5))
+        row["rollout_corr/kl"] += 12.0 * share
+        row["rollout_corr/k3_kl"] += 11.0 * share
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == ("inconclusive" if zeros else "correctable")
+    assert ("zero-placeholder" in diagnosis.causes[0].also_possible) is (zeros > 0.0)
+
+
 def test_tokens_that_neither_distribution_sampled_are_not_aligned(tmp_path: Path) -> None:
     """Short responses: an end of 4 nats that a shift drops leaves the means apart."""
     rows = run_of(0.01, 0.01)
@@ -500,15 +514,21 @@ def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
     assert "draft-recorded" in diagnosis.causes[0].also_possible
 
 
-def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ratio", "slug"), [(0.9, "truncated-law"), (0.6, "forwards-differ")])
+def test_a_mean_ratio_below_1_is_a_kept_set_or_a_division(
+    tmp_path: Path, ratio: float, slug: str
+) -> None:
+    """Means over tokens are alike for log-probs divided by T, with the sum of p^(1/T) for q."""
     rows = run_of(0.01, 0.01)
-    for i, row in enumerate(rows):  # each token renormalised over .9: log_ratio = ln .9
-        k1 = -np.log(0.9) + 0.001 * (i % 5)
-        row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": 0.9 - 1.0 + k1}
+    for i, row in enumerate(rows):  # each token renormalised over q: log_ratio = ln q
+        k1 = -np.log(ratio) + 0.001 * (i % 5)
+        row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": ratio - 1.0 + k1}
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")
-    assert "0.900" in diagnosis.causes[0].message
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
+    assert f"{ratio:.3f}" in diagnosis.causes[0].message
+    divided = "log-probs-divided" in diagnosis.causes[0].also_possible
+    assert divided is (slug == "forwards-differ")
 
 
 @pytest.mark.parametrize(("pearson", "slug"), [(0.02, "shift-by-one"), (0.69, "shift-some-rows")])
@@ -527,6 +547,18 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
+
+
+def test_shifted_and_exchanged_rows_are_alike_in_means_over_tokens(tmp_path: Path) -> None:
+    """slime's k1 and k3 alone; the test above has what tells the two apart."""
+    rows = [
+        {"train/mis_kl": 0.002 * (-1) ** i, "train/mis_k3_kl": 1.5 + 0.02 * (i % 4)}
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+    assert {"shift-by-one", "rows-swapped"} < set(diagnosis.causes[0].also_possible)
 
 
 @pytest.mark.parametrize(

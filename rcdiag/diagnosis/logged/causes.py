@@ -26,8 +26,12 @@ from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, SURELY
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
 BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
+# Zeros in place of log-probs of x nats lower E[ratio] by k3 / (x - 1), and x is hardly above 20.
+OF_ZEROS = 1.0 / 19.0
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
+# More than this no usual setting leaves out: a top_p of .8 leaves out .2 of a context at most.
+USUALLY_LEFT_OUT = 0.2
 # If two probabilities of a token differ by more than this, only one side is certain of it.
 CERTAIN = 0.95
 # Least |log| of the change of trainer's entropy / sampled surprisal: a factor of 1.25.
@@ -318,12 +322,17 @@ def _other_tokens(window: Window) -> Found | None:
     if pearson is not None:
         reads = "probabilities of a token are related in part" if partly else "unrelated"
         evidence.append(window.fact("pearson", reads))
+    slug, untold = "rows-swapped" if swapped else "shift-by-one", ""
+    if partly and not swapped:
+        slug = "shift-some-rows"
+    elif of_rows is None:  # Shifted and exchanged tokens are alike in means over tokens.
+        slug, untold = "forwards-differ", ", shifted or exchanged between rows"
     return Found(
-        slug="rows-swapped" if swapped else "shift-some-rows" if partly else "shift-by-one",
+        slug=slug,
         score=LIKELY,
         verdict="broken",
         message=f"{shown} differ by {rms:.2g} nats at single tokens "
-        f"(`{window.key_of_size}`): the tokens are not aligned.",
+        f"(`{window.key_of_size}`): the tokens are not aligned{untold}.",
         evidence=evidence,
         also_possible=[
             "shift-by-one",
@@ -473,6 +482,8 @@ def _kept_set(window: Window) -> Found | None:
         return _certain_tokens(window)
     if left_out < k3:
         return None
+    if left_out > USUALLY_LEFT_OUT:
+        return _no_law_or_kept_set(window)
     return Found(
         slug="truncated-law",
         score=LIKELY,
@@ -486,6 +497,25 @@ def _kept_set(window: Window) -> Found | None:
         ],
         side="recorder",
         also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "penalty"],
+    )
+
+
+def _no_law_or_kept_set(window: Window) -> Found:
+    """A kept set of little probability, or log-probs divided by T: alike in means over tokens.
+
+    Renormalised over a set with the probability q, log-probs differ by ln q; divided by T instead
+    of the logits, by the log of sum p^(1/T). Both are one number for each context, below 0.
+    """
+    ratio = _of_ratio(window, "less than a usual top-p, top-k or min-p leaves")
+    return Found(
+        slug="forwards-differ",
+        score=WEAK,
+        verdict="broken",
+        message=f"`{window.name_of_ratio}` is {ratio['value']:.3f}, far below 1: log-probs of one "
+        "side were divided by the temperature instead of the logits, or a narrow top-p, top-k or "
+        "min-p left so much of the trainer's probability out. Means over tokens cannot tell which.",
+        evidence=[ratio, _of_k1(window, "above k3")],
+        also_possible=["log-probs-divided", "truncated-law", "top-p-renormalised"],
     )
 
 
@@ -559,20 +589,26 @@ def _other_forward(window: Window) -> Found | None:
         return None
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
-    sampled = (
-        known
-        and excess is not None
-        and abs(excess.value)
-        < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURELY * (excess.error if excess.error > 0 else 0.0))
-    )
+    near = known and _is_near_1(window)
+    below = near and _below_as_by_zeros(window)
+    sampled = near and not below
     reads = "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
         far = "" if known else "a few tokens dominate it"
-        evidence.append(_of_ratio(window, "near it for this mismatch" if sampled else far))
+        near_it = "as zeros in place of log-probs make it" if below else "near it for this mismatch"
+        evidence.append(_of_ratio(window, near_it if near else far))
+    if below:
+        return undecided(
+            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
+            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
+            "correct, or top-p, top-k or min-p left some probability out.",
+            evidence,
+            ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
+        )
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
-        doubtless = away > BEYOND_DOUBT or (known and not sampled)
+        doubtless = away > BEYOND_DOUBT or (known and not near)
         return Found(
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
@@ -596,6 +632,23 @@ def _other_forward(window: Window) -> Found | None:
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
     )
+
+
+def _is_near_1(window: Window) -> bool:
+    """Tell whether E[ratio] is 1 within its error, or away from it by a small share of k3."""
+    excess = window.excess
+    if excess is None:
+        return False
+    by_error = SURELY * excess.error if excess.error > 0 else 0.0
+    return abs(excess.value) < max(OF_K3 * (window.rms or 1.0) ** 2 / 2.0, by_error)
+
+
+def _below_as_by_zeros(window: Window) -> bool:
+    """Tell whether E[ratio] is below 1 surely, and by the share of k3 that zeros leave at least."""
+    excess, rms = window.excess, window.rms
+    if excess is None or rms is None:
+        return False
+    return excess.z < -SURELY and -excess.value > OF_ZEROS * rms**2 / 2.0
 
 
 def _unlike_rounding(window: Window) -> list[str]:
