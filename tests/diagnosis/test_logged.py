@@ -1598,3 +1598,28 @@ def test_exchanged_tokens_of_a_certain_policy_show_beside_its_entropy(
     assert diagnosis is not None
     assert diagnosis.verdict == ("inconclusive" if shifted else "healthy")
     assert ("exchanged" in diagnosis.summary) == shifted
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout_train_logprobs_abs_diff_std", 2.0),
+        ("train/token_mult_prob_error", 5.0),
+        ("rollout_corr/log_ppl_abs_diff", 1.2),
+        ("rollout_corr/log_ppl_diff", 0.3),
+        ("rollout_corr/training_log_ppl", 9.0),
+    ],
+)
+@pytest.mark.parametrize("begins", [0, 25, 50])
+def test_each_number_beyond_rounding_by_far_forbids_healthy(
+    tmp_path: Path, key: str, value: float, begins: int
+) -> None:
+    """The first size of the log, k3, stays as small as rounding."""
+    rows = [{**row, key: 0.0} if "corr" not in key else row for row in run_of(0.01, 0.01)]
+    for row in rows[begins:]:
+        row[key] = value
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert f"`{key}` {value:g}" in diagnosis.summary
+    assert key in [one["name"] for one in diagnosis.causes[0].evidence]

@@ -40,6 +40,8 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 # A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
 # .009: batches of one healthy run differ by less.
 BY_FAR = 3.0
+# Relative difference of two mean surprisals in trainers that average over micro-batches.
+MICRO_BATCHES = 0.05
 HALF = 0.5  # of a token's probability, or of what a number can be
 # Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
 LEAST_ENTROPY = 1e-4
@@ -724,6 +726,49 @@ def _by_length(window: Window, name: str, value: float) -> bool:
     return value < low and left > math.exp(-(rms**2) * length)
 
 
+def beyond_by_far(window: Window) -> Found | None:
+    """Look for a number that is beyond rounding by far though the first size of the log is not.
+
+    A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
+    the keys are of different tokens.
+    """
+    by_surprisals = _apart_in_the_mean(window)
+    if by_surprisals is not None:
+        names, reads = ("trainer_log_ppl", "sampler_log_ppl"), f"{by_surprisals:.2g} nats apart"
+    else:
+        names, reads = _of_by_far(window), "beyond rounding by far"
+    if not names or not window.of_size:
+        return None
+    keys = " and ".join(f"`{window.key(name)}` {window.number(name):.3g}" for name in names)
+    verb = "are" if len(names) > 1 else "is"
+    return undecided(
+        f"{keys} {verb} {reads}, which `{window.key_of_size}` does not show: a few tokens differ "
+        "a lot, or the keys are of different tokens or of another model.",
+        [window.fact(name, reads) for name in names],
+    )
+
+
+def _of_by_far(window: Window) -> tuple[str, ...]:
+    """Return the quantities by which log-ratios are beyond rounding by far."""
+    found = []
+    for name in (*SIZES, "k1", "log_ppl_diff", "log_ppl_abs_diff", "ratio_mean"):
+        value = window.number(name)
+        if value is None or (name == "ratio_mean" and not (window.has_ratio and value > 0.0)):
+            continue
+        if rms_of(name, np.array(value)) > BY_FAR * ENGINE:
+            found.append(name)
+    return tuple(found)
+
+
+def _apart_in_the_mean(window: Window) -> float | None:
+    """Return the distance of both mean surprisals, nats, where micro-batches do not explain it."""
+    trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
+    if trainer is None or sampler is None:
+        return None
+    distance = abs(trainer - sampler)
+    return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
+
+
 def _noise(window: Window) -> Found | None:
     """Report a mismatch that is no larger than the rounding of two engines.
 
@@ -780,6 +825,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _other_weight,
     _costs_much,
     _rejects_some,
+    beyond_by_far,
     _noise,
 )
 
