@@ -1623,3 +1623,40 @@ def test_each_number_beyond_rounding_by_far_forbids_healthy(
     assert diagnosis.verdict == "inconclusive"
     assert f"`{key}` {value:g}" in diagnosis.summary
     assert key in [one["name"] for one in diagnosis.causes[0].evidence]
+
+
+def test_a_k3_that_alone_is_infinite_is_of_infinite_log_ratios(tmp_path: Path) -> None:
+    """PRIME-RL logs no other size; a share of masked tokens says nothing of log-ratios."""
+    rows = [
+        {
+            "mismatch_kl/all/mean": 1e-5 * (1 + i % 3) if i < BEGINS else float("inf"),
+            "is_masked/all/mean": 0.001,
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].slug) == ("broken", "nan-log-probs")
+    assert found.causes[0].from_step == BEGINS + 1
+
+
+@pytest.mark.parametrize(
+    ("key", "chi2", "slug"),
+    [
+        ("rollout_corr/k3_kl", 1e-4, "nan-log-probs"),
+        ("rollout_corr/k3_kl", float("inf"), "forwards-differ"),
+        ("rollout_corr/chi2_token", float("inf"), "forwards-differ"),
+    ],
+)
+def test_infinite_numbers_in_several_steps_are_not_healthy(
+    tmp_path: Path, key: str, chi2: float, slug: str
+) -> None:
+    """An infinite k3 is no overflow of ratios beside a finite mean of their squares."""
+    rows = [{**row, "rollout_corr/chi2_token": 1e-4} for row in run_of(0.01, 0.01)]
+    for row in rows[BEGINS:]:
+        row |= {"rollout_corr/chi2_token": chi2, key: float("inf")}
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.verdict == ("broken" if slug == "nan-log-probs" else "inconclusive")
+    assert found.causes[0].slug == slug
+    assert found.causes[0].from_step == BEGINS + 1

@@ -76,8 +76,13 @@ COSTS_LITTLE = {
 }
 # Of these the ones that rounding lowers in long responses, where weights are of responses.
 OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
-# Means of exponentials of log-ratios, which overflow float32 above 88 nats.
+# Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
+# that are infinite wherever E[ratio] is.
 EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
+OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
+# Means of log-ratios: where one is finite, so are the log-ratios.
+OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
+FEWEST_OVERFLOWS = 2  # steps: a lone one may be of a single token
 RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
@@ -145,7 +150,7 @@ def _of_ratio(window: Window, means: str = "") -> dict[str, Any]:
 def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
     """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
 
-    A mean of exponentials that overflows is none: other numbers of its step are finite.
+    Means of exponentials that overflow are none: other numbers of their steps are finite.
     """
     bad = {one.key: steps for one in run.of_mismatch if len(steps := _bad_steps(run, one))}
     if not bad:
@@ -173,18 +178,50 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
 
 def _bad_steps(run: LoggedRun, series: Series) -> Counts:
     """Return the steps at which a series is NaN or infinite."""
-    bad = ~np.isfinite(series.values)
-    # k3 overflows too; but where it is finite, so are the log-ratios, which it contains.
-    if series.quantity.name in (*EXPONENTIALS, "k3"):
-        finite = [
-            one.steps[np.isfinite(one.values)]
-            for one in run.of_mismatch
-            if one.quantity.name not in EXPONENTIALS
-        ]
-        others = np.concatenate(finite) if finite else np.zeros(0, np.int64)
-        bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
-    steps: Counts = series.steps[bad]
-    return steps
+    bad: Counts = series.steps[~np.isfinite(series.values)]
+    return np.setdiff1d(bad, _overflows(run, series))
+
+
+def _overflows(run: LoggedRun, series: Series) -> Counts:
+    """Return the steps at which a mean of exponentials overflows while log-ratios are finite.
+
+    k3 contains the log-ratios, which are finite where it is. It overflows by E[ratio] alone, so not
+    where another number that contains E[ratio] is finite.
+    """
+    name = series.quantity.name
+    infinite: Counts = series.steps[np.isposinf(series.values)]
+    if name == "k3":
+        finite = np.intersect1d(infinite, _finite(run, OF_LOG_RATIOS))
+        return np.setdiff1d(finite, _finite(run, OF_TOKENS))
+    if name in EXPONENTIALS:
+        return np.intersect1d(infinite, _finite(run, (*OF_LOG_RATIOS, "k3")))
+    return NO_STEPS
+
+
+def _finite(run: LoggedRun, names: Sequence[str]) -> Counts:
+    """Return the steps at which one of some quantities is finite."""
+    several = [one for name in names if (one := run.series.get(name)) is not None]
+    finite = [one.steps[np.isfinite(one.values)] for one in several]
+    return np.unique(np.concatenate([NO_STEPS, *finite]))
+
+
+def overflow_in(run: LoggedRun) -> tuple[Window, Found] | None:
+    """Look for a mean over tokens that overflows in more than one step; None without one.
+
+    Sums over long responses may overflow by rounding, those of a token do not.
+    """
+    for name in ("k3", *OF_TOKENS):
+        one = run.series.get(name)
+        if one is None or len(steps := _overflows(run, one)) < FEWEST_OVERFLOWS:
+            continue
+        reads = "infinite where log-ratios are finite"
+        return Window(run, steps), undecided(
+            f"`{one.key}` is infinite in {len(steps)} of {len(run.steps)} steps, from step "
+            f"{steps[0]} on, and log-ratios are finite: in each of them a token's ratio "
+            "overflows, far beyond rounding.",
+            [fact(one.key, reads, share=round(len(steps) / len(run.steps), 3))],
+        )
+    return None
 
 
 def steps_by_far(window: Window) -> Counts:
@@ -732,6 +769,7 @@ def beyond_by_far(window: Window) -> Found | None:
     A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
     the keys are of different tokens.
     """
+    names: tuple[str, ...]
     by_surprisals = _apart_in_the_mean(window)
     if by_surprisals is not None:
         names, reads = ("trainer_log_ppl", "sampler_log_ppl"), f"{by_surprisals:.2g} nats apart"

@@ -25,6 +25,7 @@ from rcdiag.diagnosis.logged.causes import (
     beyond_by_far,
     found_in,
     not_finite_in,
+    overflow_in,
     steps_by_far,
     undecided,
 )
@@ -99,6 +100,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     ]
     if bad is not None:
         named.insert(0, bad)
+    if (overflow := overflow_in(run)) is not None:
+        named.append(overflow)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     if not faults:
         # A number that changes elsewhere than the stretches may be by far beyond rounding there.
