@@ -504,6 +504,15 @@ def _kept_set(window: Window) -> Found | None:
     left_out = -excess.value  # the probability that the trainer gives to tokens left out
     if excess.z > -SURELY or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
+    least = float(rms_of("ratio_mean", np.array(1.0 - left_out))) ** 2 / 2.0
+    if window.number("k3") is not None and k3 < HALF * least:
+        return undecided(
+            f"`{window.name_of_ratio}` is {1.0 - left_out:.3g}, so that k3 is {least:.2g} or more "
+            f"by Jensen's inequality (k3 >= m - 1 - ln m for a mean ratio m), and "
+            f"`{window.key('k3')}` is {k3:.2g}: the keys are of different tokens, or one of them "
+            "is no mean over tokens.",
+            [_of_ratio(window), window.fact("k3", "impossible beside this mean ratio")],
+        )
     # Renormalised over a set with the probability q, a probability grows by 1 - q at most. Where
     # all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
     largest, squares = window.number("prob_diff_max"), window.estimate("chi2_token")
