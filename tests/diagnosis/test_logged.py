@@ -1630,3 +1630,75 @@ def test_exchanged_tokens_of_a_certain_policy_show_beside_its_entropy(
     assert diagnosis is not None
     assert diagnosis.verdict == ("inconclusive" if shifted else "healthy")
     assert ("exchanged" in diagnosis.summary) == shifted
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout_train_logprobs_abs_diff_std", 2.0),
+        ("train/token_mult_prob_error", 5.0),
+        ("rollout_corr/log_ppl_abs_diff", 1.2),
+        ("rollout_corr/log_ppl_diff", 0.3),
+        ("rollout_corr/training_log_ppl", 9.0),
+    ],
+)
+@pytest.mark.parametrize("begins", [0, 25, 50])
+def test_each_number_beyond_rounding_by_far_forbids_healthy(
+    tmp_path: Path, key: str, value: float, begins: int
+) -> None:
+    """The first size of the log, k3, stays as small as rounding."""
+    rows = [{**row, key: 0.0} if "corr" not in key else row for row in run_of(0.01, 0.01)]
+    for row in rows[begins:]:
+        row[key] = value
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert f"`{key}` {value:g}" in diagnosis.summary
+    assert key in [one["name"] for one in diagnosis.causes[0].evidence]
+
+
+def test_a_k3_that_alone_is_infinite_is_of_infinite_log_ratios(tmp_path: Path) -> None:
+    """PRIME-RL logs no other size; a share of masked tokens says nothing of log-ratios."""
+    rows = [
+        {
+            "mismatch_kl/all/mean": 1e-5 * (1 + i % 3) if i < BEGINS else float("inf"),
+            "is_masked/all/mean": 0.001,
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].slug) == ("broken", "nan-log-probs")
+    assert found.causes[0].from_step == BEGINS + 1
+
+
+@pytest.mark.parametrize(
+    ("key", "chi2", "slug"),
+    [
+        ("rollout_corr/k3_kl", 1e-4, "nan-log-probs"),
+        ("rollout_corr/k3_kl", float("inf"), "forwards-differ"),
+        ("rollout_corr/chi2_token", float("inf"), "forwards-differ"),
+    ],
+)
+def test_infinite_numbers_in_several_steps_are_not_healthy(
+    tmp_path: Path, key: str, chi2: float, slug: str
+) -> None:
+    """An infinite k3 is no overflow of ratios beside a finite mean of their squares."""
+    rows = [{**row, "rollout_corr/chi2_token": 1e-4} for row in run_of(0.01, 0.01)]
+    for row in rows[BEGINS:]:
+        row |= {"rollout_corr/chi2_token": chi2, key: float("inf")}
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.verdict == ("broken" if slug == "nan-log-probs" else "inconclusive")
+    assert found.causes[0].slug == slug
+    assert found.causes[0].from_step == BEGINS + 1
+
+
+@pytest.mark.parametrize(("k3", "slug"), [(4e-5, "forwards-differ"), (0.11, "truncated-law")])
+def test_a_mean_ratio_that_k3_contradicts_shows_no_kept_set(k3: float, slug: str) -> None:
+    """A mean ratio of .6 has a k3 of .6 - 1 - ln .6 = .11 at least."""
+    ratio = [0.6 + 0.002 * (i % 3 - 1) for i in range(30)]
+    found = found_in(window_of(Known(), ratio_mean=ratio, k3=[k3] * 30))
+    assert found is not None
+    assert found.slug == slug
+    assert ("Jensen" in found.message) == (k3 < 0.1)

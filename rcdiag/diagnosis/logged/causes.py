@@ -44,6 +44,8 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 # A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
 # .009: batches of one healthy run differ by less.
 BY_FAR = 3.0
+# Relative difference of two mean surprisals in trainers that average over micro-batches.
+MICRO_BATCHES = 0.05
 HALF = 0.5  # of a token's probability, or of what a number can be
 # Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
 LEAST_ENTROPY = 1e-4
@@ -78,8 +80,13 @@ COSTS_LITTLE = {
 }
 # Of these the ones that rounding lowers in long responses, where weights are of responses.
 OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
-# Means of exponentials of log-ratios, which overflow float32 above 88 nats.
+# Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
+# that are infinite wherever E[ratio] is.
 EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
+OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
+# Means of log-ratios: where one is finite, so are the log-ratios.
+OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
+FEWEST_OVERFLOWS = 2  # steps: a lone one may be of a single token
 RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
@@ -147,7 +154,7 @@ def _of_ratio(window: Window, means: str = "") -> dict[str, Any]:
 def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
     """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
 
-    A mean of exponentials that overflows is none: other numbers of its step are finite.
+    Means of exponentials that overflow are none: other numbers of their steps are finite.
     """
     bad = {one.key: steps for one in run.of_mismatch if len(steps := _bad_steps(run, one))}
     if not bad:
@@ -175,18 +182,50 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
 
 def _bad_steps(run: LoggedRun, series: Series) -> Counts:
     """Return the steps at which a series is NaN or infinite."""
-    bad = ~np.isfinite(series.values)
-    # k3 overflows too; but where it is finite, so are the log-ratios, which it contains.
-    if series.quantity.name in (*EXPONENTIALS, "k3"):
-        finite = [
-            one.steps[np.isfinite(one.values)]
-            for one in run.of_mismatch
-            if one.quantity.name not in EXPONENTIALS
-        ]
-        others = np.concatenate(finite) if finite else np.zeros(0, np.int64)
-        bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
-    steps: Counts = series.steps[bad]
-    return steps
+    bad: Counts = series.steps[~np.isfinite(series.values)]
+    return np.setdiff1d(bad, _overflows(run, series))
+
+
+def _overflows(run: LoggedRun, series: Series) -> Counts:
+    """Return the steps at which a mean of exponentials overflows while log-ratios are finite.
+
+    k3 contains the log-ratios, which are finite where it is. It overflows by E[ratio] alone, so not
+    where another number that contains E[ratio] is finite.
+    """
+    name = series.quantity.name
+    infinite: Counts = series.steps[np.isposinf(series.values)]
+    if name == "k3":
+        finite = np.intersect1d(infinite, _finite(run, OF_LOG_RATIOS))
+        return np.setdiff1d(finite, _finite(run, OF_TOKENS))
+    if name in EXPONENTIALS:
+        return np.intersect1d(infinite, _finite(run, (*OF_LOG_RATIOS, "k3")))
+    return NO_STEPS
+
+
+def _finite(run: LoggedRun, names: Sequence[str]) -> Counts:
+    """Return the steps at which one of some quantities is finite."""
+    several = [one for name in names if (one := run.series.get(name)) is not None]
+    finite = [one.steps[np.isfinite(one.values)] for one in several]
+    return np.unique(np.concatenate([NO_STEPS, *finite]))
+
+
+def overflow_in(run: LoggedRun) -> tuple[Window, Found] | None:
+    """Look for a mean over tokens that overflows in more than one step; None without one.
+
+    Sums over long responses may overflow by rounding, those of a token do not.
+    """
+    for name in ("k3", *OF_TOKENS):
+        one = run.series.get(name)
+        if one is None or len(steps := _overflows(run, one)) < FEWEST_OVERFLOWS:
+            continue
+        reads = "infinite where log-ratios are finite"
+        return Window(run, steps), undecided(
+            f"`{one.key}` is infinite in {len(steps)} of {len(run.steps)} steps, from step "
+            f"{steps[0]} on, and log-ratios are finite: in each of them a token's ratio "
+            "overflows, far beyond rounding.",
+            [fact(one.key, reads, share=round(len(steps) / len(run.steps), 3))],
+        )
+    return None
 
 
 def steps_by_far(window: Window) -> Counts:
@@ -474,6 +513,15 @@ def _kept_set(window: Window) -> Found | None:
     left_out = -excess.value  # the probability that the trainer gives to tokens left out
     if excess.z > -SURELY or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
+    least = float(rms_of("ratio_mean", np.array(1.0 - left_out))) ** 2 / 2.0
+    if window.number("k3") is not None and k3 < HALF * least:
+        return undecided(
+            f"`{window.name_of_ratio}` is {1.0 - left_out:.3g}, so that k3 is {least:.2g} or more "
+            f"by Jensen's inequality (k3 >= m - 1 - ln m for a mean ratio m), and "
+            f"`{window.key('k3')}` is {k3:.2g}: the keys are of different tokens, or one of them "
+            "is no mean over tokens.",
+            [_of_ratio(window), window.fact("k3", "impossible beside this mean ratio")],
+        )
     # Renormalised over a set with the probability q, a probability grows by 1 - q at most. Where
     # all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
     largest, squares = window.number("prob_diff_max"), window.estimate("chi2_token")
@@ -777,6 +825,50 @@ def _by_length(window: Window, name: str, value: float) -> bool:
     return value < low and left > math.exp(-(rms**2) * length)
 
 
+def beyond_by_far(window: Window) -> Found | None:
+    """Look for a number that is beyond rounding by far though the first size of the log is not.
+
+    A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
+    the keys are of different tokens.
+    """
+    names: tuple[str, ...]
+    by_surprisals = _apart_in_the_mean(window)
+    if by_surprisals is not None:
+        names, reads = ("trainer_log_ppl", "sampler_log_ppl"), f"{by_surprisals:.2g} nats apart"
+    else:
+        names, reads = _of_by_far(window), "beyond rounding by far"
+    if not names or not window.of_size:
+        return None
+    keys = " and ".join(f"`{window.key(name)}` {window.number(name):.3g}" for name in names)
+    verb = "are" if len(names) > 1 else "is"
+    return undecided(
+        f"{keys} {verb} {reads}, which `{window.key_of_size}` does not show: a few tokens differ "
+        "a lot, or the keys are of different tokens or of another model.",
+        [window.fact(name, reads) for name in names],
+    )
+
+
+def _of_by_far(window: Window) -> tuple[str, ...]:
+    """Return the quantities by which log-ratios are beyond rounding by far."""
+    found = []
+    for name in (*SIZES, "k1", "log_ppl_diff", "log_ppl_abs_diff", "ratio_mean"):
+        value = window.number(name)
+        if value is None or (name == "ratio_mean" and not (window.has_ratio and value > 0.0)):
+            continue
+        if rms_of(name, np.array(value)) > BY_FAR * ENGINE:
+            found.append(name)
+    return tuple(found)
+
+
+def _apart_in_the_mean(window: Window) -> float | None:
+    """Return the distance of both mean surprisals, nats, where micro-batches do not explain it."""
+    trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
+    if trainer is None or sampler is None:
+        return None
+    distance = abs(trainer - sampler)
+    return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
+
+
 def _noise(window: Window) -> Found | None:
     """Report a mismatch that is no larger than the rounding of two engines.
 
@@ -833,6 +925,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _other_weight,
     _costs_much,
     _rejects_some,
+    beyond_by_far,
     _noise,
 )
 

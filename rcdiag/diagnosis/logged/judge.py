@@ -22,8 +22,10 @@ from rcdiag.diagnosis.logged.causes import (
     ENGINE,
     NO_STEPS,
     Found,
+    beyond_by_far,
     found_in,
     not_finite_in,
+    overflow_in,
     steps_by_far,
     undecided,
 )
@@ -98,7 +100,13 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     ]
     if bad is not None:
         named.insert(0, bad)
+    if (overflow := overflow_in(run)) is not None:
+        named.append(overflow)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
+    if not faults:
+        # A number that changes elsewhere than the stretches may be by far beyond rounding there.
+        since = (_since(run, change, changes) for change in changes)
+        faults = [(of, one) for of in since if (one := beyond_by_far(of)) is not None]
     if not faults:
         faults = [lone for window in stretches if (lone := _in_few_steps(window)) is not None]
     began = _each_once(run.steps[0], changes, faults or named[-1:])
@@ -129,6 +137,12 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         found=began,
         shown=shown,
     )
+
+
+def _since(run: LoggedRun, change: Change, changes: Sequence[Change]) -> Window:
+    """Return the steps from a change to the next one of its quantity."""
+    steps = [step for step in run.steps.tolist() if lasts(change, changes, step)]
+    return Window(run, np.array(steps, np.int64))
 
 
 def _in_few_steps(window: Window) -> tuple[Window, Found] | None:

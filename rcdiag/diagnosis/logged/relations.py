@@ -11,16 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rcdiag.diagnosis.logged.causes import ENGINE, HEAVY
+from rcdiag.diagnosis.logged.causes import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.window import BY_ROUNDING, RANGES, SIZES, Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide
 
 IDENTITY = "both are means over the same rows"
 SAMPLED = "E[ratio] is 1 under the distribution that sampled"
-# Relative differences of surprisals: up to ROUNDING by float32, up to MICRO_BATCHES in trainers
-# that average over micro-batches.
-ROUNDING, MICRO_BATCHES = 1e-3, 0.05
+ROUNDING = 1e-3  # relative difference of surprisals by float32
 # J. Fellman, Econometrica 44 (1976), 823: a change of x that grows with x, by a factor that falls
 # with x, lowers the coefficient of variation.
 BOUNDED = "bounds on weights never lower the ESS (Fellman, Econometrica 44, 1976)"

@@ -12,9 +12,10 @@ from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 
-# E|x| of a standard normal x.
-ABS_MEAN = 0.7979
-SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the size of log-ratios
+# E|x| of a standard normal x, and the standard deviation of |x|.
+ABS_MEAN, ABS_STD = 0.7979, 0.6028
+# Quantities that measure the size of log-ratios.
+SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff", "abs_diff_std")
 # Quantities that k1 is taken from: one of them, or the first minus the second.
 OF_K1 = (("k1",), ("log_ppl_diff",), ("trainer_log_ppl", "sampler_log_ppl"))
 # Nats: the most that rounding lowers a mean of k3 below 0.
@@ -232,10 +233,18 @@ class Window(Struct, frozen=True, dict=True):
 
 
 def rms_of(name: str, values: Array) -> Array:
-    """Return the rms log_ratio, nats, by values of a size of log-ratios or of k1."""
-    if name in ("abs_diff", "exp_abs_diff"):
-        size = values if name == "abs_diff" else np.log(np.maximum(values, 1.0))
-        return np.asarray(size / ABS_MEAN)
+    """Return the rms log_ratio, nats, by values of a size, of a mean log_ratio or of a mean ratio.
+
+    By Jensen's inequality a mean ratio m has a k3 of m - 1 - ln m at least.
+    """
+    if name == "exp_abs_diff":
+        return np.asarray(np.log(np.maximum(values, 1.0)) / ABS_MEAN)
+    if name in ("abs_diff", "log_ppl_abs_diff"):
+        return np.asarray(values / ABS_MEAN)
+    if name == "abs_diff_std":
+        return np.asarray(values / ABS_STD)
+    if name == "ratio_mean":
+        values, name = values - 1.0 - np.log(values), "k3"
     squares = np.maximum(values, 0.0) if name in SIZES else np.abs(values)
     return np.asarray(np.sqrt(2.0) * np.sqrt(squares))  # 2 * 1e308 overflows
 
