@@ -115,6 +115,8 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     """Return the value with its level and with its interval cut to the metric's range."""
     if value.value is None or math.isnan(value.value):
         return value
+    # A mean that one token makes infinite is infinite however few rows there are.
+    infinite = math.isinf(value.value)
     if metric.least is not None:
         if value.value < metric.least:
             return replace(value, low=None, high=None, level="unknown")
@@ -123,8 +125,7 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     if metric.most is not None and value.high is not None:
         value = replace(value, high=min(value.high, metric.most))
     few = metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level))
-    # A mean that one token makes infinite is infinite however few there are.
-    if (few or suite.clusters < metric.fewest_clusters) and math.isfinite(value.value):
+    if (few or suite.clusters < metric.fewest_clusters) and not infinite:
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)
     found = None if guide is None else level(guide, value.value, value.low, value.high)
