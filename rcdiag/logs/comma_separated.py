@@ -27,13 +27,13 @@ def _read(file: LogFile) -> Iterator[Record]:
         if len(row) > len(names):
             yield UnreadableLine(number, f"{len(row)} values under {len(names)} names")
         else:
-            rows.append(row)
+            rows.append(row + [""] * (len(names) - len(row)))
     shared, *runs = _columns(file, names).items()
     for run, columns in runs or [shared]:
         if len(runs) > 1:
             yield RunStart(run)
         for row in rows:
-            filled = {key: row[index] for key, index in columns.items() if index < len(row)}
+            filled = {key: row[index] for key, index in columns.items()}
             if any(filled.values()):
                 yield {key: row[index] for key, index in shared[1].items()} | filled
 

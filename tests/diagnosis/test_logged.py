@@ -632,6 +632,21 @@ def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
     assert found.causes[0].from_step == BEGINS + 1
 
 
+@pytest.mark.parametrize("value", [1e308, float("inf")])
+def test_a_number_far_beyond_float32_is_read_as_infinite(tmp_path: Path, value: float) -> None:
+    """Its square overflows: an overflow of the exponential, as an infinite number is."""
+    rows = run_of(0.01, 0.01)
+    for row in rows[BEGINS:]:
+        row["rollout_corr/k3_kl"] = value
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    rows[-1]["rollout_corr/k3_kl"] = float("inf")
+    same = diagnosed(rows, tmp_path).diagnosis
+    assert same is not None
+    assert (found.verdict, found.causes[0].slug) == (same.verdict, same.causes[0].slug)
+    assert found.verdict != "healthy"
+
+
 def test_the_size_of_the_largest_double_does_not_overflow() -> None:
     (size,) = rms_of("k1", np.array([1e308]))
     assert size == pytest.approx(np.sqrt(2.0) * 1e154)

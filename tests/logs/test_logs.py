@@ -381,3 +381,12 @@ def test_dicts_that_hf_trainers_print_are_counted(tmp_path: Path) -> None:
 def test_output_without_a_printed_step_is_not_a_log(tmp_path: Path) -> None:
     with pytest.raises(RcdiagError, match="not a log that rcdiag knows"):
         text(tmp_path / "train.log", "step 3 of 7 began\nstep:4\nall is done\n")
+
+
+def test_a_csv_line_with_fewer_values_has_none_in_the_last_columns(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("Step,a - k3_kl,b - k3_kl\n1,0.5,0.25\n\n2,0.75\n3\n")
+    log = read_log(path)
+    assert [float(row["k3_kl"].value) for row in log.rows.values()] == [0.25]
+    (other,) = log.earlier
+    assert [float(row["k3_kl"].value) for row in other.rows.values()] == [0.5, 0.75]

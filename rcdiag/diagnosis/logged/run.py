@@ -26,6 +26,9 @@ OF_BYPASS = "actor/rollout_corr/"
 OF_ONE = 10.0
 # A larger counter is not a training step: float64 cannot represent its last digit.
 LARGEST_STEP = 2**53
+# Beyond the range of float32 by far, as a mean of ratios that overflowed: read as infinite, since
+# squares of such values overflow in float64 as well.
+OVERFLOWED = 1e100
 LARGEST_VOCABULARY = 2**18  # tokens; assumed if the user does not give the size
 
 
@@ -193,10 +196,13 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
     ]
     negated = bool(_spellings(key) & set(quantity.negated))
     zeros = {row[key] for row in log.rows.values() if key in row and not row[key].value}
+    values = np.array([-value if negated else value for _, value in rows], np.float64)
+    overflowed = np.abs(values) > OVERFLOWED
+    values[overflowed] = np.copysign(np.inf, values[overflowed])
     return Series(
         quantity=quantity,
         key=f"-{key}" if negated else key,
         steps=np.array([step for step, _ in rows], np.int64),
-        values=np.array([-value if negated else value for _, value in rows], np.float64),
+        values=values,
         rounding=max((log.rounding(key, zero) for zero in zeros), default=0.0),
     )
