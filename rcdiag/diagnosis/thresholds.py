@@ -20,6 +20,7 @@ FEWEST_OF_ROW = 8  # tokens of a row or turn: fewer may all be equal, or decreas
 ENOUGH = 200  # sampled tokens that a verdict needs
 MOST_IDS = 8  # at most this many token ids are said to stand out
 SHOWN = 3  # names that a sentence lists
+LARGEST_VOCABULARY = 2**18  # tokens; no model of today has more
 # Ratio of the rms log-ratios of two parts of a table: from LARGER on they differ in size, from
 # MUCH_LARGER on they are parts of two kinds.
 LARGER, MUCH_LARGER = 1.5, 3.0

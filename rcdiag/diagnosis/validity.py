@@ -45,7 +45,7 @@ MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 # A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
 # this far.
 ROUNDING = 1e-3
-TOO_MANY_TIMES = 1000  # nobody takes so many times the rows
+TOO_MANY_TIMES = 1000  # times the rows: beyond it, only this bound of their number is said
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 MOST_OF_ENGINES = 0.07
 # Where a distribution sampled that is one engine's rounding away from the record, E[ratio] - 1 is

@@ -348,28 +348,14 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > 0.5:
         return None
-    unlikely = likelier < RARE
     named_ids, more = ids[foreign][:4], int(foreign.sum()) - 4
     text = ", ".join(map(str, named_ids)) + (f" and {more} more" if more > 0 else "")
     which = f"Token ids {text} occur" if len(named_ids) > 1 else f"Token id {text} occurs"
-    return Suspicion(
-        confidence=LIKELY,
-        message=f"{which} {int(named.sum()):,} times in sampled text{features.case.drawn}, and "
-        f"both sides give {np.exp(np.median(likelier[named])):.1g} as the probability there: text "
-        "of tools or templates that the mask counts as sampled.",
-        evidence=[
-            fact(
-                "log-prob of token ids that the policy never samples",
-                "a tool or a template wrote them",
-                tokens=named.sum(),
-                median=np.median(likelier[named]),
-            )
-        ],
-        share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
-        also_possible=["temperature-silent"],
-        repaired=replace(
-            _with_tools_masked(features.case, features.case.flagged(unlikely)), without_rare=True
-        ),
+    return _unmasked(
+        features,
+        named,
+        f"{which} {int(named.sum()):,} times in sampled text{features.case.drawn}, and both sides "
+        f"give {np.exp(np.median(likelier[named])):.1g} as the probability there",
     )
 
 
@@ -382,25 +368,34 @@ def _tokens_never_sampled(features: Features) -> Suspicion | None:
     if never.sum() < FEWEST_OF_PATTERN or np.median(np.abs(tokens.log_ratio[never])) > 0.5:
         return None
     first = features.case.flawed(features.case.flagged(never))
+    return _unmasked(
+        features,
+        never,
+        f"{int(never.sum()):,} of {len(tokens):,} tokens{features.case.drawn} have a probability "
+        f"below {np.exp(lowest):.0e} on both sides, the first in row {first.row}, token "
+        f"{first.position}; a sampler draws none",
+    )
+
+
+def _unmasked(features: Features, named: Flags, found: str) -> Suspicion:
+    """Report flagged tokens of the pair as text that nobody sampled; all rare ones are masked."""
+    tokens = features.case.tokens
+    likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
+    tools = features.case.flagged(likelier < RARE)
     return Suspicion(
         confidence=LIKELY,
-        message=f"{int(never.sum()):,} of {len(tokens):,} tokens{features.case.drawn} have a "
-        f"probability below {np.exp(lowest):.0e} on both sides, the first in row {first.row}, "
-        f"token {first.position}; a sampler draws none: text of tools or templates that the mask "
-        "counts as sampled.",
+        message=f"{found}: text of tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
-                "tokens that both sides call too unlikely to be sampled",
+                "log-prob of tokens that the policy never samples",
                 "a tool or a template wrote them",
-                tokens=never.sum(),
+                tokens=named.sum(),
+                median=np.median(likelier[named]),
             )
         ],
-        share_of_rows=float(np.mean(np.bincount(tokens.owner[never], minlength=tokens.rows) > 0)),
+        share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=["temperature-silent"],
-        repaired=replace(
-            _with_tools_masked(features.case, features.case.flagged(likelier < RARE)),
-            without_rare=True,
-        ),
+        repaired=replace(_with_tools_masked(features.case, tools), without_rare=True),
     )
 
 

@@ -531,7 +531,7 @@ def _kept_set(window: Window) -> Found | None:
     if left_out < k3:
         return None
     if left_out > USUALLY_LEFT_OUT:
-        return _no_law_or_kept_set(window)
+        return _divided_or_kept_set(window)
     return Found(
         slug="truncated-law",
         score=LIKELY,
@@ -548,8 +548,8 @@ def _kept_set(window: Window) -> Found | None:
     )
 
 
-def _no_law_or_kept_set(window: Window) -> Found:
-    """A kept set of little probability, or log-probs divided by T: alike in means over tokens.
+def _divided_or_kept_set(window: Window) -> Found:
+    """Return log-probs divided by T and a narrow kept set as one answer: their means are alike.
 
     Renormalised over a set with the probability q, log-probs differ by ln q; divided by T instead
     of the logits, by the log of sum p^(1/T). Both are one number for each context, below 0.

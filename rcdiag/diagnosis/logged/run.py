@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct, convert
 
 from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.thresholds import LARGEST_VOCABULARY
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs.log import Log
 from rcdiag.registry import Registry
@@ -29,7 +30,6 @@ LARGEST_STEP = 2**53
 # Beyond the range of float32 by far, as a mean of ratios that overflowed: read as infinite, since
 # squares of such values overflow in float64 as well.
 OVERFLOWED = 1e100
-LARGEST_VOCABULARY = 2**18  # tokens; assumed if the user does not give the size
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
