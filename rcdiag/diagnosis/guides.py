@@ -60,9 +60,14 @@ def gravest(diagnosis: Diagnosis | None, pair: tuple[str, str]) -> str:
     What importance weights repair is no error, and what needs no repair is no warning, in either
     direction of the diagnosed pair. A diagnosis of another pair limits nothing.
     """
-    if diagnosis is None or {*(diagnosis.pair or {}).values()} != {*pair}:
+    if diagnosis is None or not _is_of(diagnosis, pair):
         return "error"
     return GRAVEST.get(diagnosis.verdict, "error")
+
+
+def _is_of(diagnosis: Diagnosis, pair: tuple[str, str]) -> bool:
+    """Tell whether a diagnosis judged these two policies, in either direction."""
+    return {*(diagnosis.pair or {}).values()} == {*pair}
 
 
 def under_diagnosis(
@@ -72,15 +77,17 @@ def under_diagnosis(
 
     No level is worse than `gravest`. Where rounding noise alone is named, it explains small
     effective samples and heavy tails, which then are `ok`. kappa and the z of E[ratio] are
-    `unknown` instead: the verdicts `healthy` and `correctable` state that the recorded policy
-    sampled, which both measure too, but their guides hold for light tails. A large mismatch lowers
-    kappa to 0.12, ratios too rare to be in the sample make z negative, and coarse storage of
-    log-probs moves both.
+    `unknown` unless the verdict is `broken`: whether the recorded policy sampled is decided by
+    several estimates together, and a verdict that does not deny it must not stand beside a number
+    that does. Their guides hold for light tails alone: a large mismatch lowers kappa to 0.12,
+    ratios too rare to be in the sample make z negative, and coarse storage of log-probs moves both.
     """
-    worst = gravest(diagnosis, pair)
-    if diagnosis is None or worst == "error":
+    if diagnosis is None or not _is_of(diagnosis, pair) or diagnosis.verdict == "broken":
         return dict(values)
-    rounding_alone = all(cause.slug in NOTHING_WRONG for cause in diagnosis.causes)
+    worst = gravest(diagnosis, pair)
+    rounding_alone = worst != "error" and all(
+        cause.slug in NOTHING_WRONG for cause in diagnosis.causes
+    )
     explained = OF_LENGTH_AND_TAILS if rounding_alone else ()
 
     def milder(name: str, value: MetricValue) -> MetricValue:

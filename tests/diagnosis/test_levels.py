@@ -156,6 +156,7 @@ def test_a_wide_interval_is_an_error_only_where_all_of_it_is():
     ("verdict", "pair", "expected"),
     [
         ("correctable", ("rollout", "old"), "unknown"),
+        ("inconclusive", ("rollout", "old"), "unknown"),
         ("broken", ("rollout", "old"), "error"),
         ("correctable", ("old", "rollout"), "unknown"),
         ("correctable", ("rollout", "other"), "error"),
