@@ -29,7 +29,7 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import make_own_folder, not_writable
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns, score_table, write_part
-from rcdiag.table.stream import columns_needed, decode, joined, read_chunks, whole
+from rcdiag.table.stream import columns_needed, decode, read_chunks
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import RowRange, Table
 from rcdiag.table.trajectories import POLICY_NAME, Trajectories
@@ -314,8 +314,8 @@ def _parts(
     """Yield the parts in order, with the columns that the engine reads."""
     names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
     chunks = read_chunks(plan.dump, list(missing.values()), names)
-    for name, batches in zip(missing, chunks, strict=True):
-        yield TablePart(name=name, rows=decode(whole(batches)))
+    for name, chunk in zip(missing, chunks, strict=True):
+        yield TablePart(name=name, rows=decode(chunk))
 
 
 def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: ScoredPart) -> None:
@@ -371,9 +371,9 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
     schema = _with_scores(plan.dump.schema.empty_table(), empty, plan.specs).schema
     chunks = read_chunks(plan.dump, plan.ranges)
     with TableWriter(plan.output, schema, metadata) as writer:
-        for name, batches in zip(plan.part_names(), chunks, strict=True):
+        for name, chunk in zip(plan.part_names(), chunks, strict=True):
             parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
-            writer.write(_with_scores(joined(batches), parts, plan.specs))
+            writer.write(_with_scores(chunk.table, parts, plan.specs))
 
 
 def _with_scores(

@@ -5,7 +5,7 @@ Arrow batches become numpy arrays here; every error names file, row and column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -71,17 +71,15 @@ def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
 
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
-) -> Iterator[list[RowBatch]]:
-    """Yield the rows of each of the ascending, disjoint `ranges`, as a list of batches."""
-    return _cut(dump.batches(names), ranges)
+) -> Iterator[RowBatch]:
+    """Yield the rows of each of the ascending, disjoint `ranges` as one batch.
 
-
-def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[list[RowBatch]]:
-    """Cut batches at the borders of ranges and collect the pieces of each range."""
+    Every row group is read once, although a range may end within it.
+    """
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[RowBatch] = []
-    for batch in batches:
+    for batch in dump.batches(names):
         end = batch.first_row + batch.table.num_rows
         while current is not None and current[0] < end:
             start = max(current[0], batch.first_row)
@@ -89,21 +87,11 @@ def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[li
             parts.append(batch.slice(start - batch.first_row, stop - batch.first_row))
             if current[1] > end:
                 break
-            yield parts
+            table = pa.concat_tables([part.table for part in parts]).combine_chunks()
+            yield RowBatch(table, np.concatenate([part.numbers for part in parts]), dump)
             parts, current = [], next(waiting, None)
         if current is None:
             return
-
-
-def joined(parts: Sequence[RowBatch]) -> pa.Table:
-    """Concatenate the batches of one range to one Arrow table."""
-    return pa.concat_tables([part.table for part in parts])
-
-
-def whole(parts: Sequence[RowBatch]) -> RowBatch:
-    """Concatenate the batches of one range to one batch."""
-    numbers = np.concatenate([part.numbers for part in parts])
-    return RowBatch(joined(parts).combine_chunks(), numbers, parts[0].dump)
 
 
 # Columns of a batch as arrays
