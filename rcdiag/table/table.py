@@ -24,7 +24,8 @@ from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import OF_PROMPTS, Naming
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
+from rcdiag.table.readers.footer import row_groups_of
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile

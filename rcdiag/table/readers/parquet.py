@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
+from rcdiag.table.readers.footer import MAGIC, RowGroup, damaged, row_groups_of
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
 from rcdiag.table.schema import KEPT_IDS
@@ -23,7 +23,7 @@ KEPT_PER_TOKEN = 16  # at most this many kept ids per token of a batch, on avera
 # since every request takes time.
 READ_AT_ONCE = 1 << 18
 # Errors that damaged bytes cause; a damaged size may exhaust memory.
-DAMAGE = (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
+DAMAGE = (pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 PARQUET = Reader(
@@ -51,7 +51,7 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
                 f"{path}: not a parquet file (it does not begin with PAR1)",
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
-        read_footer(path)
+        row_groups_of(path)  # a footer that would end the process is refused
         # Pre-buffering keeps all that was read; a memory map counts as resident memory.
         file = pq.ParquetFile(
             path.open() if isinstance(path, RemoteFile) else path,
@@ -60,13 +60,8 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
             page_checksum_verification=True,
         )
         names = file.schema_arrow.names
-    except EncryptedError as error:
-        raise RcdiagError(
-            f"{path}: an encrypted parquet file ({error})",
-            hint="write it again without encryption; rcdiag does not accept keys",
-        ) from error
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RcdiagError(
             f"{path}: several columns are called `{twice[0]}`",
@@ -97,7 +92,7 @@ def read_rows_of(
         if isinstance(path, RemoteFile):
             path.check_unchanged()
     except DAMAGE as error:
-        raise _damaged(path, error, f", after row {row}") from error
+        raise damaged(path, error, f", after row {row}") from error
 
 
 def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -127,16 +122,8 @@ def read_whole(
         table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
         table.validate(full=True)
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     return table
-
-
-def row_groups_of(path: AnyFile) -> list[RowGroup]:
-    """Return what a file's footer says about its row groups; an error if it is damaged."""
-    try:
-        return read_footer(path)
-    except (FooterError, OSError) as error:
-        raise _damaged(path, error) from error
 
 
 def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
@@ -155,14 +142,6 @@ def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
 
 
-def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({reason})",
-        hint="its writer or a copy did not finish; copy or write it again",
-    )
-
-
 def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
     """Return at most the first `rows` rows of a file, with some of its columns."""
     file = open_parquet(path)
@@ -179,7 +158,7 @@ def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
         for record in held:
             record.validate(full=True)
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
 
