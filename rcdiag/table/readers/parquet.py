@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import rows_at
 from rcdiag.table.readers.footer import MAGIC, RowGroup, damaged, row_groups_of
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
@@ -74,25 +77,37 @@ def read_rows_of(
     path: AnyFile,
     columns: Sequence[str],
     tokens_column: str,
-    row_groups: Sequence[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
+    rows: NDArray[np.int64] | None = None,
+) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+    """Yield rows of one file with their numbers, about TOKENS_PER_BATCH tokens at a time.
 
-    `row_groups` selects row groups; None means all. Damage outside of the footer is found only
-    here.
+    `tokens_column` is the column of the tokens. `rows` selects row numbers (ascending, not empty);
+    None means all. Only row groups that hold a selected row are read. Damage outside of the footer
+    is found only here.
     """
-    file = open_parquet(path)
-    row = 0
+    file, groups = open_parquet(path), row_groups_of(path)
+    chosen, in_chosen = None, None
+    if rows is not None:
+        bounds = np.cumsum([0, *(group.num_rows for group in groups)])
+        chosen = np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist()
+        in_chosen = np.concatenate([np.arange(bounds[n], bounds[n + 1]) for n in chosen])
+    end = 0
     try:
-        size = rows_per_batch(path, tokens_column)
-        for record in _of_size(file.iter_batches(size, row_groups, columns=columns), size):
+        size = rows_per_batch(groups, tokens_column)
+        for record in _of_size(file.iter_batches(size, chosen, columns=columns), size):
             record.validate(full=True)  # finds decreasing offsets, and text that is not UTF-8
-            yield record
-            row += record.num_rows
+            here, end = slice(end, end + record.num_rows), end + record.num_rows
+            numbers = np.arange(here.start, here.stop) if in_chosen is None else in_chosen[here]
+            table = pa.Table.from_batches([record])
+            if rows is not None and len(numbers):
+                inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
+                table, numbers = rows_at(table, np.searchsorted(numbers, inside)), inside
+            if len(numbers):
+                yield table, numbers
         if isinstance(path, RemoteFile):
             path.check_unchanged()
     except DAMAGE as error:
-        raise damaged(path, error, f", after row {row}") from error
+        raise damaged(path, error, f", after row {end}") from error
 
 
 def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -126,13 +141,12 @@ def read_whole(
     return table
 
 
-def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
-    """Return how many rows have about TOKENS_PER_BATCH tokens, from the footer.
+def rows_per_batch(groups: Sequence[RowGroup], tokens_column: str) -> int:
+    """Return how many rows of a file have about TOKENS_PER_BATCH tokens, from its footer.
 
     There are fewer if kept sets are large, whether these are read or not, so that batches do not
     depend on the columns that are read.
     """
-    groups = row_groups_of(path)
     values: dict[str, int] = {}
     for chunk in (chunk for group in groups for chunk in group.columns):
         values[chunk.column] = values.get(chunk.column, 0) + chunk.num_values
