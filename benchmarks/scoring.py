@@ -47,11 +47,11 @@ VARIANTS = {
 def rows(model: str, vocabulary: int):
     """Return shipped rows as trajectories; for the random model random ids of equal lengths."""
     from rcdiag.table.opening import open_table
-    from rcdiag.table.stream import decode, read_chunks, whole
+    from rcdiag.table.stream import decode, read_chunks
     from rcdiag.table.trajectories import Ragged, Trajectories
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
-    found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))))
+    found = decode(next(read_chunks(dump, [(0, dump.num_rows)])))
     assert found.prompt_ids is not None
     random = np.random.default_rng(0)
     chosen = random.permutation(dump.num_rows)[: MODELS[model]]

@@ -202,7 +202,7 @@ def test_an_engines_process_needs_only_numpy_and_the_engine():
             assert others <= {*sys.stdlib_module_names, *OF_ENGINES}, name_of(path)
     names = {name_of(path) for path in seen}
     assert {"rcdiag/engines/hf/model.py", "rcdiag/table/trajectories.py"} < names
-    assert "rcdiag/table/parts.py" not in names
+    assert "rcdiag/engines/parts.py" not in names
 
 
 def imports_at_top(path: Path, modules: set[str], *, with_types: bool = False) -> set[str]:

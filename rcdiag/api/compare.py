@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
 from rcdiag.runners import runner_on
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.usecases.chosen_pair import only_policy
 from rcdiag.usecases.compare.ladder import choose
 from rcdiag.usecases.compare.run import compare as measure
@@ -21,7 +22,7 @@ from rcdiag.usecases.scored import (
     scored_table,
     wanted_policies,
 )
-from rcdiag.usecases.tables import Source, drawn, joined_tables, name_of
+from rcdiag.usecases.tables import Source, joined_tables, name_of
 
 # The log-probs that a table has before any are scored.
 PAIR = ("rollout_log_probs", "old_log_probs")
@@ -90,7 +91,7 @@ def compare(
         sources, columns=columns, format=format, given=given, progress=progress
     )
     name = " + ".join(map(name_of, sources))
-    table = drawn(table, rows, seed)
+    table = draw_rows(table, rows, seed)
     specs = wanted_policies(
         table,
         policies=[text for text in texts if "=" in text],

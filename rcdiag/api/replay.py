@@ -10,13 +10,14 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
+from rcdiag.table.drawn_rows import draw_rows_of_step
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, refuse_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
 from rcdiag.usecases.replay.update_batch import Roles
-from rcdiag.usecases.tables import Source, drawn_of_step, name_of, open_table
+from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -142,7 +143,7 @@ def replay(
         trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
     )
     check_outputs([], folder=None if save is None else Path(save), force=force)
-    table = drawn_of_step(
+    table = draw_rows_of_step(
         open_table(
             source,
             columns=columns,

@@ -11,6 +11,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_apart
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.remote import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import (
@@ -35,7 +36,7 @@ from rcdiag.usecases.scored import (
     wanted_policies,
 )
 from rcdiag.usecases.shown_sequences import rows_named
-from rcdiag.usecases.tables import Source, drawn, name_of, open_table
+from rcdiag.usecases.tables import Source, name_of, open_table
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
@@ -140,7 +141,7 @@ def score(
         arithmetic=arithmetic,
         carry=carry,
     )
-    table = drawn(
+    table = draw_rows(
         open_table(
             source,
             columns=columns,

@@ -9,6 +9,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.trainers import families
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, check_pair, refuse_one
 from rcdiag.usecases.dry_run import pass_over
@@ -16,7 +17,7 @@ from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
 from rcdiag.usecases.sweep.run import sweep as measure
-from rcdiag.usecases.tables import Source, drawn, name_of, open_table
+from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -77,7 +78,7 @@ def sweep(
     if emit is not None:
         check_configuration(emit, candidate)
     needed = [f"{name}_log_probs" for name in (behavior, target)]
-    table = drawn(
+    table = draw_rows(
         open_table(
             source,
             columns=columns,

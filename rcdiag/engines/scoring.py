@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,18 +16,18 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Say, describe
 from rcdiag.engines.checkpoint import ModelFacts
 from rcdiag.engines.interpreter import check_python
+from rcdiag.engines.parts import about_part, only_run, read_part, remove_parts, write_part
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePart
-from rcdiag.engines.scored_by import RATES, TOKENS, engine_differences, facts_of, notes_of, rate_of
+from rcdiag.engines.scored_by import RATES, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import make_own_folder, not_writable
 from rcdiag.table.opening import open_table
-from rcdiag.table.parts import about_part, read_part, score_columns, score_table, write_part
-from rcdiag.table.stream import columns_needed, decode, joined, read_chunks, whole
+from rcdiag.table.schema import score_columns
+from rcdiag.table.stream import columns_needed, decode, read_chunks
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import RowRange, Table
-from rcdiag.table.trajectories import POLICY_NAME, Trajectories
 from rcdiag.table.writer import TableWriter
 
 # Size of a part: a killed run loses at most one part for each engine, and rows are sorted by length
@@ -186,76 +181,18 @@ def run_scoring(
     progress in tokens.
     """
     if plan.is_finished(force=force):
-        _remove_parts(plan, say)
+        remove_parts(plan.parts, say)
         return
     if plan.output.exists() and not force:
         raise RcdiagError(
             f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
         )
-    with _only_run(plan):
+    with only_run(plan.parts, plan.output):
         abouts = {
             spec.name: _score_policy(plan, spec, on_tokens, say, runner) for spec in plan.specs
         }
         _join(plan, abouts)
-        _remove_parts(plan, say)
-
-
-LOCK = ".lock"
-# Names of the folders and files that scoring writes beside its output.
-PART_FOLDER = re.compile(rf"{POLICY_NAME.pattern}-[0-9a-f]{{12}}")
-PART_FILE = re.compile(
-    r"\d{6}\.parquet|(job|provenance)\.json|engine\d*\.log|\..+\.tmp"
-    r"|(input|output)\.parquet(\.tmp)?"  # exchanged with the program of a `command` policy
-)
-
-
-@contextlib.contextmanager
-def _only_run(plan: ScoringPlan) -> Iterator[None]:
-    """Lock the folder of parts for the `with` block; a second run on the same output is refused.
-
-    The operating system releases the lock when this process ends, even by a kill.
-    """
-    try:
-        make_own_folder(plan.parts)
-        lock = os.open(plan.parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise not_writable(plan.output, error) from error
-    try:
-        if not _locked(lock, plan.parts / LOCK):
-            raise RcdiagError(
-                f"{plan.output}: another run is writing it",
-                hint="wait for that run, or choose another output path",
-            )
-        yield
-    finally:
-        os.close(lock)
-
-
-def _locked(lock: int, path: Path) -> bool:
-    """Lock an open file; False if another process holds it, or held it and removed the file."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
-
-
-def _remove_parts(plan: ScoringPlan, say: Say) -> None:
-    """Remove the files that scoring left beside this output, and no others."""
-    if plan.parts.is_symlink() or not plan.parts.is_dir():
-        return
-    for folder in plan.parts.iterdir():
-        if PART_FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
-            for file in folder.iterdir():
-                if PART_FILE.fullmatch(file.name):
-                    file.unlink()
-            with contextlib.suppress(OSError):  # it holds something else
-                folder.rmdir()
-    (plan.parts / LOCK).unlink(missing_ok=True)
-    try:
-        plan.parts.rmdir()
-    except OSError:
-        say(f"{plan.parts} stays: it holds files that rcdiag did not write")
+        remove_parts(plan.parts, say)
 
 
 def _score_policy(
@@ -297,7 +234,7 @@ def _score_policy(
         parts = _parts(plan, missing, backend.reads(spec))
 
         def keep(part: TablePart, scored: ScoredPart) -> None:
-            _write_part(folder / part.name, spec, part.rows, scored)
+            write_part(folder / part.name, spec, part.rows, scored)
 
         Schedule(parts, lambda number: runner.start(job, number), keep, advance, say).run(engines)
     abouts = list(plan.provenance(spec).values())
@@ -314,31 +251,8 @@ def _parts(
     """Yield the parts in order, with the columns that the engine reads."""
     names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
     chunks = read_chunks(plan.dump, list(missing.values()), names)
-    for name, batches in zip(missing, chunks, strict=True):
-        yield TablePart(name=name, rows=decode(whole(batches)))
-
-
-def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: ScoredPart) -> None:
-    """Write the scores of some rows to a file, under a temporary name until it is complete.
-
-    A score column whose length is not the number of response tokens is refused, for every engine.
-    """
-    scores, tokens = scored.scores, len(rows.response_ids.values)
-    for field in fields(scores):
-        values = getattr(scores, field.name)
-        if values is None:
-            continue
-        if values.shape[:1] != (tokens,) or values.dtype.kind not in "fiu":
-            raise RcdiagError(
-                f"policy `{spec.name}`: {spec.backend} returned {values.size} values of "
-                f"{field.name} ({values.dtype}) for the {tokens} response tokens of rows "
-                f"{rows.row[0]} to {rows.row[-1]}",
-                hint=f"a bug of backend `{spec.backend}`, which owes a number for each token",
-            )
-    prompts = rows.prompt_ids
-    read = tokens + (0 if prompts is None else len(prompts.values))
-    table = score_table(spec.name, scores, rows.response_ids.offsets)
-    write_part(path, table, {**scored.about, TOKENS: read})
+    for name, chunk in zip(missing, chunks, strict=True):
+        yield TablePart(name=name, rows=decode(chunk))
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -371,9 +285,9 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
     schema = _with_scores(plan.dump.schema.empty_table(), empty, plan.specs).schema
     chunks = read_chunks(plan.dump, plan.ranges)
     with TableWriter(plan.output, schema, metadata) as writer:
-        for name, batches in zip(plan.part_names(), chunks, strict=True):
+        for name, chunk in zip(plan.part_names(), chunks, strict=True):
             parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
-            writer.write(_with_scores(joined(batches), parts, plan.specs))
+            writer.write(_with_scores(chunk.table, parts, plan.specs))
 
 
 def _with_scores(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,21 +11,23 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
-from rcdiag.table.survey import number_groups
+from rcdiag.table.survey import known_steps, number_groups
 from rcdiag.table.table import RowsOfTable, Table, TableFile
 from rcdiag.table.writer import TableWriter
 
 Numbers = NDArray[np.int64]
 
 
-def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Table:
+def draw_rows(table: Table, rows: int | None, seed: int, step: int | None = None) -> Table:
     """Sample whole prompt groups with about `rows` rows in total, spread over the table.
 
     The column `group_id` is read for all rows; the other columns only for row groups of the files
     that hold a sampled row. Without `group_id`, rows are sampled individually. Sampled rows keep
     their order, and their names in errors and results. With `step`, only rows of that training step
-    are sampled. A table of at most `rows` rows is returned unchanged.
+    are sampled. A table of at most `rows` rows is returned unchanged; None keeps all rows.
     """
+    if rows is None:
+        return table
     if rows < 1:
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
     if rows >= table.num_rows:
@@ -47,6 +51,16 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
     return _table_of(table, among[np.isin(group, drawn)])
 
 
+def draw_rows_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
+    """Sample prompt groups of one training step, by default the last; None keeps all rows.
+
+    In a table without steps they are sampled from all rows.
+    """
+    steps = [] if rows is None else known_steps(table)
+    last = steps[-1] if steps else None
+    return draw_rows(table, rows, seed, step if steps and step is not None else last)
+
+
 def _table_of(table: Table, numbers: Numbers) -> Table:
     """Write some rows of a table, by their numbers, to a file of their own, and open it."""
     scratch = Scratch()
@@ -55,7 +69,7 @@ def _table_of(table: Table, numbers: Numbers) -> Table:
         for batch in table.batches(rows=numbers):
             writer.write(batch.table)
     first, origin = table.files[0], RowsOfTable(table.sources, table.for_workers(), numbers)
-    return Table(
+    some = Table(
         (TableFile(first.path, len(numbers), 0, target, first.url, origin),),
         table.schema,
         {},
@@ -65,6 +79,9 @@ def _table_of(table: Table, numbers: Numbers) -> Table:
         given_as=table.given_as,
         naming=table.naming,
     )
+    if table.made_from is None:
+        return some
+    return replace(some, made_from=replace(some, drawn_from=table.made_from))
 
 
 def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:

@@ -35,11 +35,11 @@ from rcdiag.table.padding import (
     cuts_of,
     one_of,
 )
+from rcdiag.table.readers.footer import row_groups_of
 from rcdiag.table.readers.parquet import (
     first_rows_of,
     open_parquet,
     read_rows_of,
-    row_groups_of,
     width_of_first_rows,
 )
 from rcdiag.table.readers.reader import Dump, Reader, Rows
@@ -204,8 +204,7 @@ def _write_flat(path: AnyFile, target: Path) -> None:
             f"{path}: `{twice[0]}` is both a column and a field of a struct",
             hint="give one of them another name",
         )
-    records = read_rows_of(path, schema.names, schema.names[0])
-    rows = (_flat(pa.Table.from_batches([record])) for record in records)
+    rows = (_flat(table) for table, _ in read_rows_of(path, schema.names, schema.names[0]))
     write_tables(target, itertools.chain([empty], rows), metadata_of(schema, str(path)))
 
 
@@ -242,14 +241,10 @@ def _by_field(table: pa.Table) -> pa.Table:
 def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
     """Write a file's rows to `target` without padding; `tokens` is its response column."""
     schema = open_parquet(path).schema_arrow
-    before = 0
-
-    def unpadded(record: pa.RecordBatch) -> pa.Table:
-        nonlocal before
-        before += record.num_rows
-        return _unpadded(pa.Table.from_batches([record]), path, before - record.num_rows)
-
-    rows = map(unpadded, read_rows_of(path, schema.names, tokens))
+    rows = (
+        _unpadded(table, path, int(numbers[0]))
+        for table, numbers in read_rows_of(path, schema.names, tokens)
+    )
     first = next(rows)
     # The mask by which rows were cut is not needed any more.
     gone = [name for name in (COMPLETION, ATTENTION) if name not in first.schema.names]

@@ -183,6 +183,12 @@ def policies_in(names: list[str]) -> list[str]:
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 
+def score_columns(policy: str) -> list[str]:
+    """Return the columns that scoring a policy writes, in the order of the fields of `Scores`."""
+    names = ("log_probs", "entropy", "top_ids", "top_logprobs", "routed_experts")
+    return [f"{policy}_{name}" for name in names]
+
+
 def metadata_of(schema: pa.Schema, file: str) -> dict[str, Any]:
     """Return the JSON object under file metadata key `rcdiag`; an error if it is malformed."""
     try:

@@ -5,7 +5,7 @@ Arrow batches become numpy arrays here; every error names file, row and column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.arrow import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.kept_ids import check_kept_ids
 from rcdiag.table.schema import KEPT_IDS, has_token_lists, is_list
@@ -71,17 +71,15 @@ def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
 
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
-) -> Iterator[list[RowBatch]]:
-    """Yield the rows of each of the ascending, disjoint `ranges`, as a list of batches."""
-    return _cut(dump.batches(names), ranges)
+) -> Iterator[RowBatch]:
+    """Yield the rows of each of the ascending, disjoint `ranges` as one batch.
 
-
-def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[list[RowBatch]]:
-    """Cut batches at the borders of ranges and collect the pieces of each range."""
+    Every row group is read once, although a range may end within it.
+    """
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[RowBatch] = []
-    for batch in batches:
+    for batch in dump.batches(names):
         end = batch.first_row + batch.table.num_rows
         while current is not None and current[0] < end:
             start = max(current[0], batch.first_row)
@@ -89,21 +87,11 @@ def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[li
             parts.append(batch.slice(start - batch.first_row, stop - batch.first_row))
             if current[1] > end:
                 break
-            yield parts
+            table = pa.concat_tables([part.table for part in parts]).combine_chunks()
+            yield RowBatch(table, np.concatenate([part.numbers for part in parts]), dump)
             parts, current = [], next(waiting, None)
         if current is None:
             return
-
-
-def joined(parts: Sequence[RowBatch]) -> pa.Table:
-    """Concatenate the batches of one range to one Arrow table."""
-    return pa.concat_tables([part.table for part in parts])
-
-
-def whole(parts: Sequence[RowBatch]) -> RowBatch:
-    """Concatenate the batches of one range to one batch."""
-    numbers = np.concatenate([part.numbers for part in parts])
-    return RowBatch(joined(parts).combine_chunks(), numbers, parts[0].dump)
 
 
 # Columns of a batch as arrays
@@ -239,20 +227,18 @@ def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) ->
     A null inside a list becomes NaN if `mask` is False there; otherwise it is an error.
     """
     array = _known(batch, name)
-    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
-        array = array.cast(pa.large_list(array.type.value_type))
-    offsets = as_numpy(array.offsets).astype(np.int64, copy=False)
-    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    values, lengths = values_of(array), lengths_of(array)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     null = as_numpy(values.is_null()) if values.null_count else None
     if null is not None and mask is not None and len(mask) == len(null):
         null &= mask
     if null is not None and null.any():
-        row = int(np.searchsorted(offsets - offsets[0], np.argmax(null), side="right")) - 1
+        row = int(np.searchsorted(offsets, np.argmax(null), side="right")) - 1
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
         )
-    return Ragged(as_numpy(values), offsets - offsets[0])
+    return Ragged(as_numpy(values), offsets)
 
 
 def token_ids(batch: RowBatch, name: str) -> Ragged:
@@ -280,28 +266,22 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
     """
     array = _column(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
     known = as_numpy(array.is_valid())
-    if array.null_count:
-        array = array.filter(array.is_valid())
-    rows = as_numpy(array.offsets)
-    lengths = response_ids.lengths.copy()
-    lengths[known] = np.diff(rows)
+    lengths = np.where(known, lengths_of(array), response_ids.lengths)
     check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
-    lists = array.values.slice(rows[0], rows[-1] - rows[0])
-    if lists.null_count:  # a null list may have a non-empty range of offsets
-        lists = lists.fill_null(pa.scalar([], lists.type))
-    offsets = as_numpy(lists.offsets)
-    values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+    lists = values_of(array)
+    sizes = np.zeros(len(response_ids.values), np.int64)
+    sizes[np.repeat(known, lengths)] = lengths_of(lists)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    values = values_of(lists)
     if values.null_count:
         at = np.argmax(as_numpy(values.is_null()))
-        token = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
-        row = np.flatnonzero(known)[np.searchsorted(rows - rows[0], token, side="right") - 1]
+        token = np.searchsorted(offsets, at, side="right") - 1
+        row = int(np.searchsorted(response_ids.offsets, token, side="right")) - 1
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in the list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
-    sizes = np.zeros(len(response_ids.values), np.int64)
-    sizes[np.repeat(known, response_ids.lengths)] = np.diff(offsets)
-    return Ragged(as_numpy(values), np.concatenate([[0], np.cumsum(sizes)]))
+    return Ragged(as_numpy(values), offsets)
 
 
 def _by_token(

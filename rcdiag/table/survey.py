@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.kept_ids import by_row, check_all_recorded
-from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
+from rcdiag.table.readers.footer import row_groups_of
+from rcdiag.table.readers.parquet import open_parquet, read_whole
 from rcdiag.table.schema import KEPT_IDS
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
 from rcdiag.table.table import RowBatch, RowRange, Table, TableFile

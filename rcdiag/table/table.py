@@ -22,9 +22,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.arrow import rows_at
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import OF_PROMPTS, Naming
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
+from rcdiag.table.readers.footer import row_groups_of
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
-# With more separate runs of neighbouring rows than this, Arrow's `take` replaces slicing.
-MOST_RUNS = 256
 
 
 class Origin:
@@ -148,7 +148,7 @@ class RowBatch:
     def take(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] is true."""
         kept = np.flatnonzero(keep)
-        return RowBatch(_rows_at(self.table, kept), self.numbers[kept], self.dump)
+        return RowBatch(rows_at(self.table, kept), self.numbers[kept], self.dump)
 
     def slice(self, start: int, stop: int) -> RowBatch:
         table = self.table.slice(start, stop - start)
@@ -157,19 +157,6 @@ class RowBatch:
     def where(self, row: int) -> str:
         """Return the file and row for error messages."""
         return self.dump.where(int(self.numbers[row]))
-
-
-def _rows_at(table: pa.Table, places: NDArray[np.integer]) -> pa.Table:
-    """Return the rows at the given positions (ascending).
-
-    Runs of neighbouring rows are sliced. `take` is called only for many runs, because it imports
-    all of Arrow's compute functions (0.1 s).
-    """
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
-    if len(runs) > MOST_RUNS:
-        return table.take(places)
-    parts = [table.slice(int(run[0]), len(run)) for run in runs if len(run)]
-    return pa.concat_tables(parts).combine_chunks() if len(parts) > 1 else (parts or [table[:0]])[0]
 
 
 class RowGroupOfTable(NamedTuple):
@@ -400,11 +387,7 @@ class Table:
     def _read(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
     ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-        """Yield rows of one file with their row numbers in it, [rows].
-
-        `rows` selects row numbers in the file (ascending); None means all. Only row groups that
-        hold a selected row are read.
-        """
+        """Yield rows of one file under canonical names, with their row numbers in it, [rows]."""
         # Read at least one column, to know the number of rows. Given values are in no file.
         free = {given_values.column_of(name) for name in self.given} - self._in_files
         read = [name for name in names if name not in free] or ["response_ids"]
@@ -412,25 +395,12 @@ class Table:
         if file.differs:  # it may lack all requested columns, but never response_ids
             stored = list(dict.fromkeys([*stored, self._tokens]))
         back = {in_file: name for name, in_file in self.renames.items()}
-        in_groups, groups = None, None
-        if rows is not None:
-            bounds = np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
-            groups = np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist()
-            in_groups = np.concatenate([np.arange(bounds[n], bounds[n + 1]) for n in groups])
-        end = 0
-        for record in read_rows_of(file.parquet, stored, self._tokens, groups):
-            here, end = slice(end, end + record.num_rows), end + record.num_rows
-            numbers = np.arange(here.start, here.stop) if in_groups is None else in_groups[here]
-            table = pa.Table.from_batches([record])
+        for table, numbers in read_rows_of(file.parquet, stored, self._tokens, rows):
             table = table.rename_columns([back.get(name, name) for name in table.column_names])
             if file.differs:
                 schema = pa.schema([self.schema.field(name) for name in read])
                 table = columns.conformed(table, schema)
-            if rows is not None and len(numbers):
-                inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
-                table, numbers = _rows_at(table, np.searchsorted(numbers, inside)), inside
-            if len(numbers):
-                yield table, numbers
+            yield table, numbers
 
     @property
     def response_tokens(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -39,29 +38,19 @@ def read_and_diagnose(
     Raises:
         RcdiagError: no row has a sampled token with log-probs of all policies of the walk.
     """
-    sample = sample_in_pass(dump, walk.policies)
-    state = read_table(dump, walk, runner, sample)
+    pair = pair_of_table(dump)
+    sample = CaseSample.of(dump, *pair)
+    # A pass over other policies than the diagnosis needs does not draw its rows.
+    in_pass = set(sample.policies) == set(walk.policies)
+    state = read_table(dump, walk, runner, sample if in_pass else None)
     if state is None or state.empty:
         raise no_tokens(dump, walk.policies)
-    return state, diagnosis_of_table(dump, sample)
+    return state, diagnose(sample.case(dump) if in_pass else read_case(dump, *pair))
 
 
-def diagnosis_of_table(table: Table, sample: CaseSample | None = None) -> Diagnosis:
-    """Diagnose sampler and trainer of a table, whichever pair a command compares.
-
-    `sample` has the rows, if a pass has drawn them; otherwise the table is read.
-    """
-    pair = pair_of_table(table)
-    return diagnose(read_case(table, *pair) if sample is None else sample.case(table))
-
-
-def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
-    """Return an empty sample for the diagnosis, to be filled by a pass over some policies.
-
-    None if the diagnosis needs other policies; then it reads the table again.
-    """
-    sample = CaseSample.of(table, *pair_of_table(table))
-    return sample if set(sample.policies) == set(policies) else None
+def diagnosis_of_table(table: Table) -> Diagnosis:
+    """Diagnose sampler and trainer of a table, whichever policies a command replays."""
+    return diagnose(read_case(table, *pair_of_table(table)))
 
 
 def with_findings(result: R, dump: Table, **known: Any) -> R:

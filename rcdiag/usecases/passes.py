@@ -97,7 +97,6 @@ def _states(
     dump: Table, walk: Walk[S], runner: Runner | None, sample: CaseSample | None
 ) -> Generator[S]:
     """Yield the state of every part of a table that is not empty, in the order of the rows."""
-    dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
     workers = 0 if runner is None else runner.workers(dump.response_tokens)
     parts = parts_of(dump, walk.tokens_of_part, workers)
     begun = None if sample is None else sample.of_part()

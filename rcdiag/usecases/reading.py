@@ -28,7 +28,7 @@ from rcdiag.results import (
 )
 from rcdiag.statistics.extremes import rounded, sequence_of
 from rcdiag.statistics.pair import PolicyPair, pair_of
-from rcdiag.table.parts import score_columns
+from rcdiag.table.schema import score_columns
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
 from rcdiag.table.table import RowBatch, Table
 from rcdiag.table.trajectories import Trajectories, starts_of

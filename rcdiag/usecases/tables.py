@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.column_names import names_for, spelled
-from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.in_memory import InMemory, name_in_memory
 from rcdiag.table.join import join_tables
 from rcdiag.table.naming import POLICIES, Naming
@@ -18,7 +17,6 @@ from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles, check_remote, find_files
-from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.url_secrets import remember_secrets, without_own_secrets
@@ -205,26 +203,6 @@ def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[s
         if any(own in names_for(column) or spelled(own) == column for own in names)
     }
     return set(policies_in([*(names - set(columns.values())), *mapped, *known]))
-
-
-def drawn(table: Table, rows: int | None, seed: int) -> Table:
-    """Draw prompt groups with about `rows` rows in total; None keeps all rows."""
-    if rows is None:
-        return table
-    some = draw_rows(table, rows, seed)
-    if table.made_from is None:
-        return some
-    return replace(some, made_from=replace(some, drawn_from=table.made_from))
-
-
-def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
-    """Draw prompt groups of one training step, by default the last; None keeps all rows."""
-    if rows is None:
-        return table
-    steps = known_steps(table)
-    if not steps:
-        return draw_rows(table, rows, seed)
-    return draw_rows(table, rows, seed, steps[-1] if step is None else step)
 
 
 def name_of(source: Source) -> str:

@@ -16,7 +16,7 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Trajectories
 from tests.engine_models import SIZES, make_model, reference
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.engine
 
 
 def rows_of(table: Path, start: int = 0, stop: int = 40) -> Trajectories:
-    parts = next(read_chunks(open_table(table), [(start, stop)]))
-    return decode(whole(parts))
+    chunk = next(read_chunks(open_table(table), [(start, stop)]))
+    return decode(chunk)
 
 
 def score(policy: str, model: Path, rows: Trajectories):

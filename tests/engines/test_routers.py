@@ -27,7 +27,7 @@ from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Scores, Trajectories
 
 pytestmark = pytest.mark.engine
@@ -129,7 +129,7 @@ def make_table(path: Path, layers: int = LAYERS, change=lambda experts: experts)
 
 
 def rows_of(path: Path) -> Trajectories:
-    return decode(whole(next(read_chunks(open_table(path), [(0, ROWS)]))))
+    return decode(next(read_chunks(open_table(path), [(0, ROWS)])))
 
 
 def score(model: Path, rows: Trajectories, options: str = "") -> Scores:

@@ -15,7 +15,7 @@ from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded,
 from rcdiag.engines.scoring import plan_scoring
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
@@ -57,7 +57,7 @@ def test_every_row_with_something_to_score_is_in_one_bucket(lengths, batch_token
 
 
 def rows_of(table: Path, start: int, stop: int):
-    return decode(whole(next(read_chunks(open_table(table), [(start, stop)]))))
+    return decode(next(read_chunks(open_table(table), [(start, stop)])))
 
 
 @pytest.fixture

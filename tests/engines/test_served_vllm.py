@@ -22,7 +22,7 @@ import rcdiag
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.server.engine import ServerEngine
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -122,7 +122,7 @@ def test_served_and_in_this_process_vllm_score_alike(server, table, tmp_path):
 
 def test_a_run_survives_a_restart_of_the_server(server, table):
     dump = open_table(table)
-    rows = decode(whole(next(read_chunks(dump, [(0, ROWS)]))))
+    rows = decode(next(read_chunks(dump, [(0, ROWS)])))
     spec = parse_policy(f"x=server,url={server.address},concurrency=8")
     undisturbed = ServerEngine(spec).score(rows, lambda tokens: None).log_probs
 

@@ -36,7 +36,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import EngineHere
@@ -101,7 +101,7 @@ def case(rows: int, seed: int = 0) -> Case:
 
 def rows_of(table: Path) -> Any:
     dump = open_table(table)
-    return decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))))
+    return decode(next(read_chunks(dump, [(0, dump.num_rows)])))
 
 
 def scores(address: str, table: Path, options: str = "") -> np.ndarray:

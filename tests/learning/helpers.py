@@ -18,7 +18,7 @@ from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import OptimizerSettings
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Trajectories
 from tests import engine_models as engines
 
@@ -46,7 +46,7 @@ def parts_of(table: Path, *cuts: int) -> list[Trajectories]:
     """Return the rows of a table in a few parts, as from a stream."""
     ends = [0, *(cuts or (5, ROWS))]
     chunks = read_chunks(open_table(table), list(itertools.pairwise(ends)))
-    return [decode(whole(batches)) for batches in chunks]
+    return [decode(chunk) for chunk in chunks]
 
 
 def tokens_in(parts: Sequence[Trajectories]) -> int:

@@ -87,7 +87,7 @@ def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tm
     assert table.where(19) == f"{first}, row 19"
     assert table.where(25) == f"{second}, row 5"
     assert [file.path.name for file in table.sources] == ["a.toyjsonl", "b.toyjsonl", "c.toyjsonl"]
-    assert [len(part[0].table) for part in read_chunks(table, [(0, 3), (20, 30)])] == [3, 10]
+    assert [len(chunk.table) for chunk in read_chunks(table, [(0, 3), (20, 30)])] == [3, 10]
     rows[25]["response_ids"][0] = -7
     write(second, rows[20:])
     with pytest.raises(RcdiagError, match="token id -7") as caught:

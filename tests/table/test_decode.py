@@ -11,6 +11,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
+from rcdiag.table.readers.footer import row_groups_of
 from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, rows_per_batch
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
@@ -263,9 +264,8 @@ def test_batches_have_fewer_rows_if_kept_sets_are_large(tmp_path):
     """2,000 rows of 10 tokens with 400 kept ids each hold 8 million ids."""
     lists = pa.list_(pa.list_(pa.int32()))
     ids = pa.array([[7] * 10] * 3, pa.list_(pa.int32()))
-    for name, count in (("few", 2), ("many", 400)):
+    for count, rows in ((2, MAX_ROWS_PER_BATCH), (400, 2000)):
         kept = pa.array([[[7] * count] * 10] * 3, lists)
-        path = tmp_path / f"{name}.parquet"
+        path = tmp_path / f"{count}.parquet"
         pq.write_table(pa.table({"response_ids": ids, "rollout_kept_ids": kept}), path)
-    assert rows_per_batch(tmp_path / "few.parquet", "response_ids") == MAX_ROWS_PER_BATCH
-    assert rows_per_batch(tmp_path / "many.parquet", "response_ids") == 2000
+        assert rows_per_batch(row_groups_of(path), "response_ids") == rows

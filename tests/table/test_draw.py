@@ -122,6 +122,18 @@ def test_results_state_how_many_rows_were_drawn(tmp_path):
     assert rcdiag.sweep(source, rows=40, seed=5, thresholds=2).provenance["rows_drawn"] == 40
 
 
+def test_joined_dumps_of_fewer_rows_are_not_drawn(tmp_path):
+    rows = [[1, 2, 3]] * 20
+    names = list(range(20))
+    for policy in ("rollout", "old"):
+        values = {f"{policy}_log_probs": [[-1.0, -2.0, -0.5]] * 20}
+        path = tmp_path / f"{policy}.parquet"
+        write_table(path, response_ids=rows, sample_id=names, group_id=names, **values)
+    dumps = [tmp_path / "rollout.parquet", tmp_path / "old.parquet"]
+    assert "rows_drawn" not in rcdiag.compare(*dumps, rows=20).provenance
+    assert rcdiag.compare(*dumps, rows=10).provenance["rows_drawn"] == 10
+
+
 def test_a_replay_draws_rows_of_its_step(tmp_path):
     random = np.random.default_rng(0)
     behavior = random.uniform(-3.0, -1.0, (80, 3)).tolist()

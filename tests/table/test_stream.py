@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import joined, read_chunks, read_trajectories, whole
+from rcdiag.table.stream import read_chunks, read_trajectories
 from rcdiag.table.table import RowRange, Table
 from tests.builders import write_table
 
@@ -35,7 +35,7 @@ def dump(tmp_path_factory) -> Table:
 
 def rows_of(dump: Table, ranges: list[RowRange]) -> list[list[int]]:
     chunks = read_chunks(dump, ranges, ["response_ids", "step"])
-    return [joined(parts).column("step").to_pylist() for parts in chunks]
+    return [chunk.table.column("step").to_pylist() for chunk in chunks]
 
 
 @given(st.sets(st.integers(1, ROWS - 1)), st.integers(1, 60))
@@ -58,18 +58,18 @@ def test_no_range_reads_nothing(dump):
     assert rows_of(dump, []) == []
 
 
-def test_parts_of_a_range_have_files_and_row_numbers(dump):
-    (parts,) = read_chunks(dump, [(9, 12)])
+def test_a_range_over_several_files_is_one_batch_that_knows_file_and_row(dump):
+    (chunk,) = read_chunks(dump, [(9, 12)])
     places = ["a.parquet, row 9", "b.parquet, row 0", "c.parquet, row 0"]
-    assert [part.where(0).rpartition("/")[2] for part in parts] == places
-    assert [part.first_row for part in parts] == [9, 10, 11]
-    assert [whole(parts).where(row).rpartition("/")[2] for row in range(3)] == places
-    assert whole(parts).table.num_rows == 3
+    assert [chunk.where(row).rpartition("/")[2] for row in range(3)] == places
+    assert (chunk.first_row, chunk.table.num_rows) == (9, 3)
+    assert chunk.table.column("step").num_chunks == 1
 
 
 def test_a_range_that_starts_with_a_file_excludes_the_previous_file(dump):
-    _, parts = read_chunks(dump, [(0, 10), (10, 12)])
-    assert [(part.first_row, part.table.num_rows) for part in parts] == [(10, 1), (11, 1)]
+    _, chunk = read_chunks(dump, [(0, 10), (10, 12)])
+    assert chunk.numbers.tolist() == [10, 11]
+    assert chunk.table.num_rows == 2
 
 
 def test_trajectories_are_all_rows_with_the_wanted_policies(dump):

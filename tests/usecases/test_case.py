@@ -10,7 +10,8 @@ import pytest
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.case_of_table import CaseSample, read_case
-from rcdiag.usecases.diagnosed import sample_in_pass
+from rcdiag.usecases.compare.pairs import ComparingWalk
+from rcdiag.usecases.diagnosed import diagnosis_of_table, read_and_diagnose
 from rcdiag.usecases.passes import Walk, token_batches
 from tests.builders import ids_like, write_table
 
@@ -36,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_rows_of_the_pass_equal_those_of_a_second_reading(path):
     table = open_table(path)
-    sample = sample_in_pass(table, PAIR)
+    sample = CaseSample.of(table, *PAIR)
     batches = token_batches(table, Walk(policies=PAIR), sample)
     count = sum(len(batch.lengths) for batch in batches)
     case, again = sample.case(table), read_case(table, *PAIR)
@@ -49,8 +50,13 @@ def test_rows_of_the_pass_equal_those_of_a_second_reading(path):
     assert case.facts.engine == again.facts.engine
 
 
-def test_a_pass_over_some_policies_makes_no_case(path):
-    assert sample_in_pass(open_table(path), ("rollout",)) is None
+@pytest.mark.parametrize("read", [PAIR, ("rollout",)])
+def test_the_diagnosis_is_of_sampler_and_trainer_whatever_a_pass_reads(path, read):
+    table = open_table(path)
+    walk = ComparingWalk(policies=read, compared=read, sampler=None)
+    _, diagnosis = read_and_diagnose(table, walk)
+    assert diagnosis == diagnosis_of_table(table)
+    assert diagnosis.pair == {"sampler": "rollout", "trainer": "old"}
 
 
 @pytest.mark.parametrize("tokens", [30, 300, 3_000])

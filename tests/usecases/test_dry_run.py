@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pytest
 
 import rcdiag
 from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.parts import write_part
+from rcdiag.engines.schedule import ScoredPart
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parts import write_part
+from rcdiag.table.stream import decode, read_chunks
+from rcdiag.table.trajectories import Scores
 from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
@@ -61,9 +64,10 @@ def test_the_rate_comes_from_finished_parts(setting, tmp_path, monkeypatch):
     plan.folder(spec).mkdir(parents=True)
     names = iter(plan.part_names().items())
     name, (first, end) = next(names)
-    column = [[-1.0] * int(size) for size in plan.survey.response_lengths[first:end]]
-    part = pa.table({"old_log_probs": column})
-    write_part(plan.folder(spec) / name, part, {"tokens": 5, "seconds": 50.0})
+    rows = decode(next(read_chunks(plan.dump, [(first, end)])))
+    scores = Scores(np.full(len(rows.response_ids.values), -1.0, np.float32))
+    scored = ScoredPart(scores=scores, about={"seconds": 50.0})  # for 5 tokens
+    write_part(plan.folder(spec) / name, spec, rows, scored)
     text = rcdiag.score.dry_run(**setting, output=out)
     assert "1 of 3 parts are on disk, 10 tokens left: about 2 minutes" in text
     assert "measured in the parts that are on disk" in text

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
+from rcdiag.table.arrow import rows_at
+from rcdiag.table.readers.footer import MAGIC, RowGroup, damaged, row_groups_of
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
 from rcdiag.table.schema import KEPT_IDS
@@ -23,7 +26,7 @@ KEPT_PER_TOKEN = 16  # at most this many kept ids per token of a batch, on avera
 # since every request takes time.
 READ_AT_ONCE = 1 << 18
 # Errors that damaged bytes cause; a damaged size may exhaust memory.
-DAMAGE = (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
+DAMAGE = (pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 PARQUET = Reader(
@@ -51,7 +54,7 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
                 f"{path}: not a parquet file (it does not begin with PAR1)",
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
-        read_footer(path)
+        row_groups_of(path)  # a footer that would end the process is refused
         # Pre-buffering keeps all that was read; a memory map counts as resident memory.
         file = pq.ParquetFile(
             path.open() if isinstance(path, RemoteFile) else path,
@@ -60,13 +63,8 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
             page_checksum_verification=True,
         )
         names = file.schema_arrow.names
-    except EncryptedError as error:
-        raise RcdiagError(
-            f"{path}: an encrypted parquet file ({error})",
-            hint="write it again without encryption; rcdiag does not accept keys",
-        ) from error
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RcdiagError(
             f"{path}: several columns are called `{twice[0]}`",
@@ -79,25 +77,37 @@ def read_rows_of(
     path: AnyFile,
     columns: Sequence[str],
     tokens_column: str,
-    row_groups: Sequence[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
+    rows: NDArray[np.int64] | None = None,
+) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+    """Yield rows of one file with their numbers, about TOKENS_PER_BATCH tokens at a time.
 
-    `row_groups` selects row groups; None means all. Damage outside of the footer is found only
-    here.
+    `tokens_column` is the column of the tokens. `rows` selects row numbers (ascending, not empty);
+    None means all. Only row groups that hold a selected row are read. Damage outside of the footer
+    is found only here.
     """
-    file = open_parquet(path)
-    row = 0
+    file, groups = open_parquet(path), row_groups_of(path)
+    chosen, in_chosen = None, None
+    if rows is not None:
+        bounds = np.cumsum([0, *(group.num_rows for group in groups)])
+        chosen = np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist()
+        in_chosen = np.concatenate([np.arange(bounds[n], bounds[n + 1]) for n in chosen])
+    end = 0
     try:
-        size = rows_per_batch(path, tokens_column)
-        for record in _of_size(file.iter_batches(size, row_groups, columns=columns), size):
+        size = rows_per_batch(groups, tokens_column)
+        for record in _of_size(file.iter_batches(size, chosen, columns=columns), size):
             record.validate(full=True)  # finds decreasing offsets, and text that is not UTF-8
-            yield record
-            row += record.num_rows
+            here, end = slice(end, end + record.num_rows), end + record.num_rows
+            numbers = np.arange(here.start, here.stop) if in_chosen is None else in_chosen[here]
+            table = pa.Table.from_batches([record])
+            if rows is not None and len(numbers):
+                inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
+                table, numbers = rows_at(table, np.searchsorted(numbers, inside)), inside
+            if len(numbers):
+                yield table, numbers
         if isinstance(path, RemoteFile):
             path.check_unchanged()
     except DAMAGE as error:
-        raise _damaged(path, error, f", after row {row}") from error
+        raise damaged(path, error, f", after row {end}") from error
 
 
 def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -127,25 +137,16 @@ def read_whole(
         table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
         table.validate(full=True)
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     return table
 
 
-def row_groups_of(path: AnyFile) -> list[RowGroup]:
-    """Return what a file's footer says about its row groups; an error if it is damaged."""
-    try:
-        return read_footer(path)
-    except (FooterError, OSError) as error:
-        raise _damaged(path, error) from error
-
-
-def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
-    """Return how many rows have about TOKENS_PER_BATCH tokens, from the footer.
+def rows_per_batch(groups: Sequence[RowGroup], tokens_column: str) -> int:
+    """Return how many rows of a file have about TOKENS_PER_BATCH tokens, from its footer.
 
     There are fewer if kept sets are large, whether these are read or not, so that batches do not
     depend on the columns that are read.
     """
-    groups = row_groups_of(path)
     values: dict[str, int] = {}
     for chunk in (chunk for group in groups for chunk in group.columns):
         values[chunk.column] = values.get(chunk.column, 0) + chunk.num_values
@@ -153,14 +154,6 @@ def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
     tokens = max(values.get(tokens_column, 0), kept / KEPT_PER_TOKEN)
     per_row = max(tokens / max(sum(group.num_rows for group in groups), 1), 1.0)
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
-
-
-def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({reason})",
-        hint="its writer or a copy did not finish; copy or write it again",
-    )
 
 
 def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
@@ -179,7 +172,7 @@ def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
         for record in held:
             record.validate(full=True)
     except DAMAGE as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
 

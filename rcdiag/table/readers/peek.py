@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
+from rcdiag.table.readers.footer import MAGIC, row_groups_of
 from rcdiag.table.schema import METADATA_KEY
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class Peek(Struct, frozen=True, dict=True):
         import pyarrow.parquet as pq
 
         try:
-            read_footer(self.path)
+            row_groups_of(self.path)
             with self.path.open("rb") as stream:
                 return pq.read_schema(stream)
-        except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError):
+        except (RcdiagError, pa.ArrowException, OSError, UnicodeDecodeError):
             return None
 
     @cached_property

@@ -13,7 +13,7 @@ import rcdiag
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Scores
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -23,7 +23,7 @@ ROWS, EXPERTS, TOP_K = 64, 8, 2
 
 
 def score(path: Path, options: str) -> Scores:
-    rows = decode(whole(next(read_chunks(open_table(path), [(0, ROWS)]))))
+    rows = decode(next(read_chunks(open_table(path), [(0, ROWS)])))
     return HfEngine(parse_policy(f"p=hf:float32{options}", str(MODEL))).score(rows, lambda n: None)
 
 
