@@ -17,18 +17,11 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import (
-    COSTS_LITTLE,
-    ENGINE,
-    NO_STEPS,
-    Found,
-    beyond_by_far,
-    found_in,
-    not_finite_in,
-    overflow_in,
-    steps_by_far,
-    undecided,
-)
+from rcdiag.diagnosis.logged.causes import found_in
+from rcdiag.diagnosis.logged.causes.correction import COSTS_LITTLE
+from rcdiag.diagnosis.logged.causes.found import ENGINE, NO_STEPS, Found, undecided
+from rcdiag.diagnosis.logged.causes.not_finite import not_finite_in, overflow_in
+from rcdiag.diagnosis.logged.causes.size import beyond_by_far, steps_by_far
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import (
     OF_SIZE,
