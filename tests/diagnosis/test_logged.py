@@ -212,6 +212,37 @@ def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
     assert levels["log.surprisals-and-difference"] == "ok"
 
 
+def test_a_growth_that_ends_worse_than_a_uniform_guess_is_broken_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """The surprisal passes ln(vocabulary) in the last steps alone, as the run fails slowly."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for at in np.linspace(0.0, 1.0, 116):
+        k1 = (3e-4 + 17.3 * max(0.0, (at - 0.3) / 0.7) ** 2) * (1.0 + 0.03 * rng.normal())
+        surprisal = 0.33 + 0.03 * rng.normal()
+        rows.append(
+            {
+                "rollout_corr/kl": k1,
+                "rollout_corr/k3_kl": 0.95 * k1,
+                "rollout_corr/rollout_log_ppl": surprisal,
+                "rollout_corr/training_log_ppl": surprisal + k1,
+            }
+        )
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "broken"
+    first = diagnosis.causes[0]
+    assert "uniform guess" in first.message
+    above = [row["rollout_corr/training_log_ppl"] > np.log(2**18) for row in rows]
+    assert f"in {sum(above)} of 116 steps" in first.message
+    assert first.from_step is not None
+    assert abs(first.from_step - 35) <= 4
+    assert "weights-never-synced" in first.also_possible
+    assert diagnosis.over_steps is not None
+    assert f"step {first.from_step}" in diagnosis.over_steps.says
+
+
 def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for row in rows:

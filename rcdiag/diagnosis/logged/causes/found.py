@@ -27,6 +27,7 @@ HEAVY = 0.7
 SAME_SURPRISAL, APART = 0.05, 0.3
 # Relative difference of two mean surprisals in trainers that average over micro-batches.
 MICRO_BATCHES = 0.05
+FEWEST_BEYOND = 2  # steps with an impossible number: a lone one may be of a single token
 HALF = 0.5  # of a token's probability, or of what a number can be
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9

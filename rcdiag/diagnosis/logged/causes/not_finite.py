@@ -8,7 +8,13 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, fact
-from rcdiag.diagnosis.logged.causes.found import HALF, NO_STEPS, Found, undecided
+from rcdiag.diagnosis.logged.causes.found import (
+    FEWEST_BEYOND,
+    HALF,
+    NO_STEPS,
+    Found,
+    undecided,
+)
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import Window
 
@@ -18,7 +24,6 @@ EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_me
 OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
 # Means of log-ratios: where one is finite, so are the log-ratios.
 OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
-FEWEST_OVERFLOWS = 2  # steps: a lone one may be of a single token
 RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
@@ -27,11 +32,11 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
 
     Means of exponentials that overflow are none: other numbers of their steps are finite.
     """
-    bad = {one.key: steps for one in run.of_mismatch if len(steps := _bad_steps(run, one))}
+    bad = _bad_steps(run)
     if not bad:
         return None
     key = max(bad, key=lambda name: len(bad[name]))
-    steps = np.unique(np.concatenate(list(bad.values())))
+    steps = steps_not_finite(run)
     share = len(bad[key]) / len(run.steps)
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     rare = share < RARE
@@ -51,10 +56,18 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
     )
 
 
-def _bad_steps(run: LoggedRun, series: Series) -> Counts:
-    """Return the steps at which a series is NaN or infinite."""
-    bad: Counts = series.steps[~np.isfinite(series.values)]
-    return np.setdiff1d(bad, _overflows(run, series))
+def steps_not_finite(run: LoggedRun) -> Counts:
+    """Return the steps at which a number of the mismatch is NaN, or infinite by no overflow."""
+    return np.unique(np.concatenate([NO_STEPS, *_bad_steps(run).values()]))
+
+
+def _bad_steps(run: LoggedRun) -> dict[str, Counts]:
+    """Return the keys that are NaN or infinite at some steps: key -> these steps."""
+    bad = {
+        one.key: np.setdiff1d(one.steps[~np.isfinite(one.values)], _overflows(run, one))
+        for one in run.of_mismatch
+    }
+    return {key: steps for key, steps in bad.items() if len(steps)}
 
 
 def _overflows(run: LoggedRun, series: Series) -> Counts:
@@ -87,7 +100,7 @@ def overflow_in(run: LoggedRun) -> tuple[Window, Found] | None:
     """
     for name in ("k3", *OF_TOKENS):
         one = run.series.get(name)
-        if one is None or len(steps := _overflows(run, one)) < FEWEST_OVERFLOWS:
+        if one is None or len(steps := _overflows(run, one)) < FEWEST_BEYOND:
             continue
         reads = "infinite where log-ratios are finite"
         return Window(run, steps), undecided(

@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK
-from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, SAME_SURPRISAL, Found
+from rcdiag.diagnosis.logged.causes.found import (
+    ENGINE,
+    FEWEST_BEYOND,
+    HEAVY,
+    SAME_SURPRISAL,
+    Found,
+)
+from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
 
@@ -46,24 +53,32 @@ def impossible_surprisals(window: Window) -> Found | None:
     return None
 
 
-def worse_than_uniform(window: Window) -> Found | None:
-    """Look for a trainer that scores its tokens worse than a uniform guess over the vocabulary."""
-    value = window.number("trainer_log_ppl")
-    vocabulary = window.run.known.vocabulary
-    bound = math.log(vocabulary)
-    if value is None or value <= bound:
+def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Found] | None:
+    """Look for steps in which the trainer scores its tokens worse than a uniform guess.
+
+    A uniform guess over the vocabulary has ln(vocabulary) nats at each token. A mismatch that grows
+    passes it in its last steps alone, so the whole run is searched.
+    """
+    one = run.series.get("trainer_log_ppl")
+    bound = math.log(run.known.vocabulary)
+    if one is None:
         return None
-    evidence = [window.fact("trainer_log_ppl", f"above ln({vocabulary}) = {bound:.1f}")]
+    steps = one.steps[np.isfinite(one.values) & (one.values > bound)]
+    if len(steps) < min(FEWEST_BEYOND, len(one.steps)):
+        return None
+    window = Window(run, steps)
+    evidence = [window.fact("trainer_log_ppl", f"above ln({run.known.vocabulary}) = {bound:.1f}")]
     if (sampler := window.number("sampler_log_ppl")) is not None:
         evidence.append(window.fact("sampler_log_ppl", "normal" if sampler < 5 else "high too"))
-    return Found(
+    return window, Found(
         slug="forwards-differ",
         score=CLEAR,
         verdict="broken",
         side="trainer",
-        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} of "
-        "a uniform guess: the trainer's forward pass is broken, or it reads each token's log-prob "
-        "from the logits of another one.",
+        message=f"`{one.key}` is {window.number('trainer_log_ppl'):.3g} nats in "
+        f"{len(steps)} of {len(run.steps)} steps, from step {steps[0]} on, above the {bound:.1f} "
+        "of a uniform guess: the trainer's forward pass is broken, or it reads each token's "
+        "log-prob from the logits of another one.",
         evidence=evidence,
         # Not a shift of the column or an exchange of its rows, which leave the mean as it was.
         also_possible=["logits-not-shifted", "attention-to-padding", "context-differs"],
