@@ -21,7 +21,11 @@ from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
 from rcdiag.diagnosis.logged.causes.correction import COSTS_LITTLE
 from rcdiag.diagnosis.logged.causes.found import ENGINE, Found, undecided
 from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
-from rcdiag.diagnosis.logged.causes.size import beyond_by_far, steps_by_far
+from rcdiag.diagnosis.logged.causes.size import (
+    beyond_by_far,
+    beyond_rounding,
+    steps_by_far,
+)
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import (
     OF_SIZE,
@@ -303,16 +307,21 @@ def _jumps(change: Change) -> bool:
 
 
 def _changes_size(change: Change, found: Found) -> Found:
-    """Name a mismatch of rounding's size that grows with the steps or jumps."""
+    """Name a mismatch that grows or jumps where other numbers are as small as rounding."""
     grows = change.shape == "creep"
     moved = (
         f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
     )
     reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
+    size = (
+        "That is more than the rounding of two engines, though other numbers are as small as it"
+        if beyond_rounding(change.quantity, change.after)
+        else "It is still as small as rounding, but rounding stays as it is unless surprisals "
+        "change as much"
+    )
     return undecided(
         f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
-        f"{' on' if grows else ''}. It is still as small as rounding, but rounding stays as it is "
-        f"unless surprisals change as much: {reads}.",
+        f"{' on' if grows else ''}. {size}: {reads}.",
         [
             fact(
                 change.key,

@@ -106,9 +106,16 @@ def _unlike_rounding(window: Window) -> list[str]:
     """Return the quantities of probabilities that are further off than rounding brings them."""
     return [
         name
-        for name, (most, _) in OF_ENGINE.items()
-        if (value := window.number(name)) is not None and _unlike(name, np.array(value)) > most
+        for name in OF_ENGINE
+        if (value := window.number(name)) is not None and beyond_rounding(name, value)
     ]
+
+
+def beyond_rounding(name: str, value: float) -> bool:
+    """Tell whether a quantity has a value that the rounding of two engines does not make."""
+    if name in OF_ENGINE:
+        return bool(_unlike(name, np.array(value)) > OF_ENGINE[name][0])
+    return bool(rms_of(name, np.array(value)) > ENGINE)
 
 
 def steps_by_far(window: Window) -> Counts:
