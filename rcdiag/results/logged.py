@@ -9,6 +9,7 @@ from rcdiag.results.log_summary import LogSummary
 from rcdiag.results.parts import Part
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
+FAULTY = ("broken", "correctable")  # verdicts by which a log shows a fault; an open one shows none
 
 
 class LoggedKey(Part, frozen=True, kw_only=True):
@@ -132,9 +133,9 @@ class LogComparison(Part, frozen=True, kw_only=True):
 
     @property
     def log_is_faulty(self) -> bool:
-        """Tell whether the log by itself shows a fault; an open verdict on a log shows none."""
+        """Tell whether the log by itself shows a fault."""
         shows = self.log_shows
-        return shows is not None and shows.log_verdict in ("broken", "correctable")
+        return shows is not None and shows.log_verdict in FAULTY
 
     @property
     def unexplained(self) -> list[LoggedKey]:

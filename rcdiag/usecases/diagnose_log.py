@@ -133,7 +133,8 @@ def diagnose_logs(
 
 def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[LoggedRun]) -> Diagnosis:
     """Name the worst of several runs in its diagnosis, and say where it leaves the others."""
-    others = [parting(worst, other) for other in runs if other is not worst]
+    since = diagnosis.causes[0].from_step if diagnosis.causes else None
+    others = [parting(worst, other, since) for other in runs if other is not worst]
     if not others or diagnosis.over_steps is None:
         return diagnosis
     says = " ".join([*others, diagnosis.over_steps.says])

@@ -113,9 +113,12 @@ def score(
     if dump.as_given.drawn_from is not None:
         result = _with_numbers_of(result, dump.as_given)
     if log is not None and plan is not None:
-        from rcdiag.usecases.logged.run import compared  # loads what logs are compared with
+        # Imported here, because it loads what logs are compared with.
+        from rcdiag.usecases.logged.run import beside_log, compared
 
-        result = replace(result, logged=compared(log, result, dump, plan))
+        logged = compared(log, result, dump, plan)
+        diagnosis = beside_log(diagnosis, logged, log, plan)
+        result = replace(result, logged=logged, diagnosis=diagnosis)
     return with_findings(
         result,
         dump,

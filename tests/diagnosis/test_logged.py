@@ -212,6 +212,37 @@ def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
     assert levels["log.surprisals-and-difference"] == "ok"
 
 
+def test_a_growth_that_ends_worse_than_a_uniform_guess_is_broken_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """The surprisal passes ln(vocabulary) in the last steps alone, as the run fails slowly."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for at in np.linspace(0.0, 1.0, 116):
+        k1 = (3e-4 + 17.3 * max(0.0, (at - 0.3) / 0.7) ** 2) * (1.0 + 0.03 * rng.normal())
+        surprisal = 0.33 + 0.03 * rng.normal()
+        rows.append(
+            {
+                "rollout_corr/kl": k1,
+                "rollout_corr/k3_kl": 0.95 * k1,
+                "rollout_corr/rollout_log_ppl": surprisal,
+                "rollout_corr/training_log_ppl": surprisal + k1,
+            }
+        )
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "broken"
+    first = diagnosis.causes[0]
+    assert "uniform guess" in first.message
+    above = [row["rollout_corr/training_log_ppl"] > np.log(2**18) for row in rows]
+    assert f"in {sum(above)} of 116 steps" in first.message
+    assert first.from_step is not None
+    assert abs(first.from_step - 35) <= 4
+    assert "weights-never-synced" in first.also_possible
+    assert diagnosis.over_steps is not None
+    assert f"step {first.from_step}" in diagnosis.over_steps.says
+
+
 def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for row in rows:
@@ -673,6 +704,31 @@ def test_two_runs_without_a_common_key_are_not_compared(tmp_path: Path) -> None:
     assert "deviates" not in found.over_steps.says
 
 
+@pytest.mark.parametrize(
+    ("healthy_steps", "says"),
+    [
+        (
+            range(1, 15),
+            "have the steps 1 to 14 in common, and what is wrong in failed.jsonl begins ",
+        ),
+        (range(501, 520), "has no step in common with failed.jsonl"),
+        (range(1, STEPS + 1), f"deviates from healthy.jsonl at step {BEGINS + 1}"),
+    ],
+)
+def test_a_healthy_run_that_ends_before_the_fault_begins_is_said(
+    tmp_path: Path, healthy_steps: range, says: str
+) -> None:
+    failed = log_of(run_of(0.01, 0.5), tmp_path, "failed.jsonl")
+    healthy = tmp_path / "healthy.jsonl"
+    rows = ({"step": step, **gaussian(0.01, 100 + step)} for step in healthy_steps)
+    healthy.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = rcdiag.diagnose([failed, healthy]).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert says in found.over_steps.says
+    assert "No key" not in found.over_steps.says
+
+
 def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
@@ -786,6 +842,24 @@ def test_ruled_out_causes_have_the_keys_that_rule_them_out(tmp_path: Path) -> No
     assert "pearson_corr` 1:" in found.ruled_out_by["rows-swapped"]
     assert "zero-placeholder" not in found.ruled_out
     assert dict(headline(result, "").ruled_out) == found.ruled_out_by
+
+
+def test_a_jump_beyond_the_size_of_rounding_is_not_called_as_small(tmp_path: Path) -> None:
+    """A mean |log_ratio| of .05 is a k2 of .00125 or more by Jensen, though k3 is far less."""
+    rows = [
+        {
+            "train/mis_k3_kl": 5e-5 * (1.0 + 0.1 * (i % 3)),
+            "train/train_rollout_logprob_abs_diff": (0.05 if i >= BEGINS else 0.01)
+            * (1.0 + 0.02 * (i % 3)),
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.verdict == "inconclusive"
+    assert "train_rollout_logprob_abs_diff` jumps from 0.01 to 0.05" in found.summary
+    assert "more than the rounding of two engines" in found.summary
+    assert "as small as rounding" not in found.summary
 
 
 def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:

@@ -64,6 +64,28 @@ def test_a_log_of_the_same_numbers_agrees_for_any_trainer(rows, tmp_path):
     assert from_json(result.to_json(), "again.json").logged == found
 
 
+def test_a_log_that_is_faulty_at_the_steps_of_a_healthy_table_leaves_its_verdict_open(
+    rows, tmp_path
+):
+    """At other steps a fault says nothing of the table, whose verdict stands."""
+    sane = verl_run.token_is(rows[0])
+    failed = {**sane, f"{PREFIX}training_log_ppl": 16.6, f"{PREFIX}kl": 16.3}
+    noise = pl.col("rollout_log_probs").list.eval(
+        pl.element() - 1e-3 * (pl.element() * 1e4).sin().abs()
+    )
+    table = first_steps().filter(pl.col("step") <= 1).with_columns(old_log_probs=noise)
+    verdicts = {}
+    for name, faulty in (("same", (0, 1)), ("later", (2, 3))):
+        numbers = {step: failed if step in faulty else sane for step in range(4)}
+        log = write_log(tmp_path / f"{name}.jsonl", numbers)
+        found = scored(log, table).diagnosis
+        verdicts[name] = found.verdict
+        if name == "same":
+            assert "log same.jsonl at the same steps (0, 1) is broken" in found.summary
+            assert f"{PREFIX}training_log_ppl" in found.summary
+    assert verdicts == {"same": "inconclusive", "later": "healthy"}
+
+
 def test_without_a_log_there_is_no_comparison(tmp_path):
     table = write_table(
         tmp_path / "t.parquet",

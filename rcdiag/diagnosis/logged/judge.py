@@ -17,17 +17,14 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import (
-    COSTS_LITTLE,
-    ENGINE,
-    NO_STEPS,
-    Found,
+from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
+from rcdiag.diagnosis.logged.causes.correction import COSTS_LITTLE
+from rcdiag.diagnosis.logged.causes.found import ENGINE, Found, undecided
+from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
+from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
-    found_in,
-    not_finite_in,
-    overflow_in,
+    beyond_rounding,
     steps_by_far,
-    undecided,
 )
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import (
@@ -91,17 +88,14 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     )
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
-    bad = not_finite_in(run)
-    stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NO_STEPS)
+    stretches = _stretches(run, changes, periodic, steps_not_finite(run))
+    in_stretches = ((window, found_in(window)) for window in stretches)
+    of_run = (found for look in CAUSES_OF_RUNS if (found := look(run)) is not None)
     named = [
         (window, _by_course(run, changes, window, one))
-        for window in stretches
-        if (one := found_in(window)) is not None
+        for window, one in (*of_run, *in_stretches)
+        if one is not None
     ]
-    if bad is not None:
-        named.insert(0, bad)
-    if (overflow := overflow_in(run)) is not None:
-        named.append(overflow)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     if not faults:
         # A number that changes elsewhere than the stretches may be by far beyond rounding there.
@@ -117,6 +111,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     causes = [cause for cause, _ in named_causes]
     shown = named_causes[0][1] if causes else stretches[-1]
     verdict = _verdict(causes)
+    began_at = causes[0].from_step if causes else None
+    since = (int(run.steps[0]) if began_at is None else began_at) if faults else None
     return Judged(
         diagnosis=Diagnosis(
             verdict=verdict,
@@ -127,8 +123,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             ruled_out_by=against,
             next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
             over_steps=OverSteps(
-                says=over_steps(run, changes, periodic, _began(changes, shown) if faults else None),
-                large_from=causes[0].from_step if causes else None,
+                says=over_steps(run, changes, periodic, since),
+                large_from=began_at,
                 large_to=None,
                 moved=[_moved(change) for change in changes],
             ),
@@ -178,11 +174,12 @@ def _stretches(
 ) -> list[Window]:
     """Divide the steps at the changes of the series with the largest total gain.
 
-    The last quarter of a gradual growth is a stretch of its own, because the mismatch is largest
-    there. The `periodic` steps are another one. Steps with NaN or infinity (`bad`) are in none.
+    A gradual growth has no level: of its steps only the last quarter is a stretch, because the
+    mismatch is largest there. The `periodic` steps are another one. Steps with NaN or infinity
+    (`bad`) are in none.
     """
     first = int(run.steps[0])
-    cuts = set()
+    cuts, left_out = set(), [periodic, bad]
     tiers = (OF_SIZE, (*COSTS_LITTLE, "rejected_count"), SURPRISALS)
     gains = {name: 0.0 for tier in tiers for name in tier}
     for change in changes:
@@ -194,8 +191,9 @@ def _stretches(
         if change.quantity == clearest:
             cuts.add(change.step)
             if change.shape == "creep":
-                cuts.add(_grown(run, change, changes))
-    others = np.setdiff1d(np.setdiff1d(run.steps, periodic), bad)
+                grown = _grown(run, change, changes)
+                left_out.append(np.arange(change.step, grown))
+    others = np.setdiff1d(run.steps, np.concatenate(left_out))
     parts = np.split(others, np.searchsorted(others, sorted(cuts - {first})))
     return [Window(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
 
@@ -209,16 +207,17 @@ def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
 def _each_once(
     start: int, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
 ) -> dict[Found, tuple[Window, int | None]]:
-    """Return each cause once, with the first stretch that shows it and the step it began at.
+    """Return each cause once: as its worst stretch shows it, and the first step at which it began.
 
     The step is None if the cause is there from the first step on, or is none.
     """
-    causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
-    for window, one in faults:
-        began = _began(changes, window)
-        step = None if began <= start or one.slug in NOTHING_WRONG else began
-        causes.setdefault(one.slug, (one, (window, step)))
-    return dict(causes.values())
+    causes = {}
+    for slug in dict.fromkeys(one.slug for _, one in faults):
+        alike = [(window, one) for window, one in faults if one.slug == slug]
+        window, one = min(alike, key=lambda of: (ORDER.index(_verdict_of(of[1])), -of[1].score))
+        began = min(_began(changes, of) for of, _ in alike)
+        causes[one] = window, None if began <= start or slug in NOTHING_WRONG else began
+    return causes
 
 
 def _began(changes: Sequence[Change], window: Window) -> int:
@@ -251,11 +250,12 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         still = (one for one in grown if window.first >= _grown(run, one, changes))
         here = next((one for one in still if lasts(one, changes, window.first)), None)
         return found if here is None else _changes_size(here, found)
-    if found.slug != "forwards-differ" or found.verdict == "broken":
-        return found
     size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
-    if size is None:
+    if found.slug != "forwards-differ" or size is None:
         return found
+    bends = [change for change in grown if change.quantity == size.quantity.name]
+    if found.verdict == "broken":
+        return _or_stale(found) if bends and trained(run, bends[0].low) else found
     staleness = run.series.get("staleness")
     if staleness is not None and (r := _rank_correlation(size, staleness)) > FOLLOWS:
         return _as(
@@ -266,7 +266,6 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
-    bends = [change for change in grown if change.quantity == size.quantity.name]
     if bends and _of_updates(run, changes, bends[0]):
         one = bends[0]
         return _as(
@@ -277,9 +276,12 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             f"{one.after:.2g}: the sampler's weights fall behind the trainer's.",
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
-    if bends and trained(run, bends[0].low):
-        return replace(found, also_possible=(*dict.fromkeys((*STALE, *found.also_possible)),))
-    return found
+    return _or_stale(found) if bends and trained(run, bends[0].low) else found
+
+
+def _or_stale(found: Found) -> Found:
+    """Add weights that lag to what is possible, as they are wherever a mismatch grows."""
+    return replace(found, also_possible=(*dict.fromkeys((*STALE, *found.also_possible)),))
 
 
 def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
@@ -305,16 +307,21 @@ def _jumps(change: Change) -> bool:
 
 
 def _changes_size(change: Change, found: Found) -> Found:
-    """Name a mismatch of rounding's size that grows with the steps or jumps."""
+    """Name a mismatch that grows or jumps where other numbers are as small as rounding."""
     grows = change.shape == "creep"
     moved = (
         f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
     )
     reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
+    size = (
+        "That is more than the rounding of two engines, though other numbers are as small as it"
+        if beyond_rounding(change.quantity, change.after)
+        else "It is still as small as rounding, but rounding stays as it is unless surprisals "
+        "change as much"
+    )
     return undecided(
         f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
-        f"{' on' if grows else ''}. It is still as small as rounding, but rounding stays as it is "
-        f"unless surprisals change as much: {reads}.",
+        f"{' on' if grows else ''}. {size}: {reads}.",
         [
             fact(
                 change.key,
@@ -351,11 +358,13 @@ def _rank_correlation(one: Any, other: Any) -> float:
     return float(spearmanr(x, y).statistic)
 
 
+def _verdict_of(found: Found) -> str:
+    verdict = found.verdict or CAUSES[found.slug].words.verdict
+    return "healthy" if verdict == "guides" else verdict
+
+
 def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
-    words = CAUSES[found.slug].words
-    verdict = found.verdict or words.verdict
-    if verdict == "guides":
-        verdict = "healthy"
+    words, verdict = CAUSES[found.slug].words, _verdict_of(found)
     texts = [] if verdict == "healthy" or found.slug in NOTHING_WRONG else words.mend[:2]
     actions = [Action(text=text) for text in texts]
     if actions:

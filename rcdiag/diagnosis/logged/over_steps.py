@@ -275,19 +275,40 @@ def what_the_update_compares(run: LoggedRun, changes: Sequence[Change] = ()) -> 
     return f"{verb} old with current log-probs, not with the sampler's (except in bypass mode)."
 
 
-def parting(run: LoggedRun, other: LoggedRun) -> str:
-    """Say at which step a run first deviates clearly from another one, and in which keys."""
+def parting(run: LoggedRun, other: LoggedRun, since: int | None) -> str:
+    """Say at which step a run first deviates clearly from another one, and in which keys.
+
+    `since` is the step at which the run's fault began, None without one that began. Where it is
+    beyond the steps that both runs log, the other run shows nothing of it.
+    """
+    shared = [
+        one
+        for one in run.of_mismatch
+        if one.quantity.compares and one.quantity.name in other.series
+    ]
+    if not shared:
+        return f"{other.name} has no key of the mismatch in common with {run.name}."
+    common = np.intersect1d(run.steps, other.steps)
+    if not len(common):
+        return f"{other.name} has no step in common with {run.name}: they cannot be compared."
     parted = [
         found
-        for one in run.of_mismatch
-        if one.quantity.compares
-        and one.quantity.name in other.series
-        and (found := parting_of(one, other.series[one.quantity.name])) is not None
+        for one in shared
+        if (found := parting_of(one, other.series[one.quantity.name])) is not None
     ]
-    if not any(one.quantity.name in other.series for one in run.of_mismatch):
-        return f"{other.name} has no key of the mismatch in common with {run.name}."
-    if not parted:
-        return f"No key of the mismatch in {run.name} deviates from that in {other.name}."
-    first = first_clear(parted)
-    keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
-    return f"{run.name} deviates from {other.name} at step {first.step}: {', '.join(keys)}."
+    if parted:
+        first = first_clear(parted)
+        keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
+        return f"{run.name} deviates from {other.name} at step {first.step}: {', '.join(keys)}."
+    first_step, last_step = common[0], common[-1]
+    if since is not None and since > last_step:
+        return (
+            f"{run.name} and {other.name} have the steps {first_step} to {last_step} in common, "
+            f"and what is wrong in {run.name} begins after them, at step {since}: {other.name} "
+            "does not show how a healthy run goes on."
+        )
+    few = f", which are too few to see one (it takes {FEWEST})" if len(common) < FEWEST else ""
+    return (
+        f"No key of the mismatch in {run.name} deviates from that in {other.name} over their "
+        f"common steps {first_step} to {last_step}{few}."
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rcdiag.diagnosis.logged.causes import ENGINE, HEAVY, MICRO_BATCHES
+from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.window import BY_ROUNDING, RANGES, SIZES, Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide

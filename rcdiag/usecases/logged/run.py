@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log
 from rcdiag.results import LogComparison, LoggedKey, ScoreResult
+from rcdiag.results.diagnosis import Diagnosis
+from rcdiag.results.logged import FAULTY
 from rcdiag.statistics.accumulator import Step
 from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
@@ -72,6 +75,28 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         not_ours={key: count for key, count in log.keys.items() if names.ours(key) not in ours},
         not_logged=sorted(ours - logged),
         log_shows=log_alone(log, plan.trainer.family),
+    )
+
+
+def beside_log(diagnosis: Diagnosis, comparison: LogComparison, log: Log, plan: Plan) -> Diagnosis:
+    """Leave the verdict on a healthy table open where its log shows a fault at the same steps.
+
+    The fault may be in rows that are not in the table, or the two are of different runs.
+    """
+    if diagnosis.verdict != "healthy":
+        return diagnosis
+    rows = {step: row for step, row in log.rows.items() if step in comparison.log_steps}
+    shows = log_alone(replace(log, rows=rows), plan.trainer.family)
+    if shows is None or shows.log_verdict not in FAULTY:
+        return diagnosis
+    steps = ", ".join(str(step) for step in rows if step is not None)
+    where = f"at the same steps ({steps})" if steps else "of the same step"
+    return replace(
+        diagnosis,
+        verdict="inconclusive",
+        summary=f"The rows of the table show no more than rounding, but the log {log.path.name} "
+        f"{where} is {shows.log_verdict}: {shows.summary} The table lacks the rows at fault, or is "
+        "not of this run.",
     )
 
 

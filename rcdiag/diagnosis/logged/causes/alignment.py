@@ -1,0 +1,134 @@
+"""Columns whose values do not stand at the same tokens."""
+
+from __future__ import annotations
+
+from rcdiag.diagnosis.causes.cause import LIKELY
+from rcdiag.diagnosis.logged.causes.found import (
+    APART,
+    ENGINE,
+    HALF,
+    HEAVY,
+    RELATED,
+    SAME_SURPRISAL,
+    Found,
+    k1_evidence,
+    ratio_evidence,
+    size_evidence,
+    undecided,
+)
+from rcdiag.diagnosis.logged.causes.mean_ratio import surely_above_1
+from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.thresholds import SURELY
+
+# Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
+LEAST_ENTROPY = 1e-4
+# Above this a part of the tokens stands at its own place: of two shares of rows, the larger one.
+PARTLY_RELATED = 0.5
+# Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
+ALIKE = 0.5
+
+
+def other_tokens(window: Window) -> Found | None:
+    """Look for columns whose tokens do not belong together.
+
+    Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
+    sampled: tokens of the recorded one have E[ratio] = 1, those of the trainer's have k1 < 0.
+    """
+    rms, pearson = window.rms, window.number("pearson")
+    difference, excess = window.k1, window.excess
+    if rms is None or rms < APART or difference is None:
+        return None
+    if pearson is not None and pearson > RELATED:
+        return None
+    partly = pearson is not None and pearson > PARTLY_RELATED
+    evidence = [size_evidence(window, "large at single tokens")]
+    if abs(difference.value) < SAME_SURPRISAL * rms:
+        shown = (
+            f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
+            f"{difference.value:.2g}) but"
+        )
+        evidence.append(k1_evidence(window, "near 0: the same values, at other tokens"))
+    elif difference.z > SURELY and difference.value < HEAVY and surely_above_1(window):
+        assert excess is not None
+        shown = (
+            f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
+            f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
+            "sampled them, and the columns"
+        )
+        evidence += [k1_evidence(window, "surely above 0"), ratio_evidence(window)]
+    else:
+        return None
+    # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
+    # the same direction.
+    of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
+    swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
+    if of_rows is not None:
+        reads = "rows differ in both directions" if swapped else "rows differ in one direction"
+        evidence.append(window.fact("log_ppl_abs_diff", reads))
+    if pearson is not None:
+        reads = "probabilities of a token are related in part" if partly else "unrelated"
+        evidence.append(window.fact("pearson", reads))
+    slug, untold = "rows-swapped" if swapped else "shift-by-one", ""
+    if partly and not swapped:
+        slug = "shift-some-rows"
+    elif of_rows is None:  # Shifted and exchanged tokens are alike in means over tokens.
+        slug, untold = "forwards-differ", ", shifted or exchanged between rows"
+    return Found(
+        slug=slug,
+        score=LIKELY,
+        verdict="broken",
+        message=f"{shown} differ by {rms:.2g} nats at single tokens "
+        f"(`{window.key_of_size}`): the tokens are not aligned{untold}.",
+        evidence=evidence,
+        also_possible=[
+            "shift-by-one",
+            "rows-swapped",
+            "shift-some-rows",
+            "shift-after-tool",
+            "mask-includes-tool",
+        ],
+    )
+
+
+def unrelated(window: Window) -> Found | None:
+    """Look for values that are not related although log-ratios are as small as rounding.
+
+    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too. Then
+    the correlation of probabilities is small, or the mean |log_ratio| is near the most that it can
+    be, the sum of both mean surprisals: |x - y| <= x + y for x and y of one sign.
+    """
+    pearson, rms, share = window.number("pearson"), window.rms, _share_of_surprisals(window)
+    if rms is None or rms >= ENGINE:
+        return None
+    if pearson is not None and pearson <= RELATED:
+        evidence = window.fact("pearson", "far below 1: other tokens, or another distribution")
+        shown = f"`{window.key('pearson')}` is {pearson:.3g}, so the two probabilities"
+        small = f"`{window.key_of_size}`"
+    elif share is not None and share > HALF:
+        evidence = window.fact("entropy", "so small that log-ratios of any tokens are small")
+        shown = (
+            f"`{window.key('abs_diff')}` is {window.number('abs_diff'):.2g}, {share:.0%} of the "
+            f"most that `{window.key('entropy')}` {window.number('entropy'):.2g} leaves possible, "
+            "so the two log-probs"
+        )
+        small = "it"
+    else:
+        return None
+    return undecided(
+        f"{shown} of a token are hardly related, though {small} is as small as rounding "
+        "makes it. Where the policy is certain of nearly all tokens, shifted or exchanged ones "
+        "look like this.",
+        [evidence, size_evidence(window, "no larger than rounding")],
+        ["shift-by-one", "rows-swapped", "context-differs"],
+    )
+
+
+def _share_of_surprisals(window: Window) -> float | None:
+    """Return the mean |log_ratio| over both mean surprisals; None where float32 rounds as much.
+
+    The entropy stands for either: it is the mean surprisal of the tokens of its distribution.
+    """
+    size, entropy = window.number("abs_diff"), window.number("entropy")
+    if size is None or entropy is None or entropy < LEAST_ENTROPY:
+        return None
+    return size / (2.0 * entropy)

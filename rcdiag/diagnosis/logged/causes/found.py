@@ -1,0 +1,91 @@
+"""What a stretch of steps shows: a cause with its evidence, or an umbrella.
+
+Also the thresholds that causes of several files share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.causes.cause import GUESS, fact
+from rcdiag.diagnosis.logged.window import SIZES, Window
+
+# Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
+ENGINE = 0.045  # k3 of .001, the guide of k3_kl
+# A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
+# .009: batches of one healthy run differ by less.
+BY_FAR = 3.0
+# |k1|, nats, above which a few large ratios dominate means of ratios over a step.
+HEAVY = 0.7
+# Mean surprisals that differ by less than this share of the mismatch's size, which is at least
+# APART nats rms, belong to the same values in another order.
+SAME_SURPRISAL, APART = 0.05, 0.3
+# Relative difference of two mean surprisals in trainers that average over micro-batches.
+MICRO_BATCHES = 0.05
+FEWEST_BEYOND = 2  # steps with an impossible number: a lone one may be of a single token
+HALF = 0.5  # of a token's probability, or of what a number can be
+# Correlation of probabilities above which the values stand at their own tokens.
+RELATED = 0.9
+# Causes that a few tokens with large log-ratios leave open.
+OF_FEW_TOKENS = ("zero-placeholder", "weights-differ", "context-differs")
+NO_STEPS: Counts = np.zeros(0, np.int64)
+
+
+class Found(Struct, frozen=True, kw_only=True, eq=False):
+    """A cause that the numbers of some steps show."""
+
+    slug: str
+    score: float
+    message: str
+    evidence: Sequence[dict[str, Any]]
+    verdict: str | None = None  # None: as the cause's words say
+    side: str | None = None
+    also_possible: Sequence[str] = ()
+
+
+def undecided(
+    message: str, evidence: Sequence[dict[str, Any]], also_possible: Sequence[str] = OF_FEW_TOKENS
+) -> Found:
+    """Return the umbrella for two sides that differ where numbers leave the verdict open."""
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=message,
+        evidence=evidence,
+        also_possible=also_possible,
+    )
+
+
+def k1_evidence(window: Window, reads: str) -> dict[str, Any]:
+    """Return the evidence of the mean log-ratio, by the keys that it is taken from."""
+    assert window.k1 is not None
+    return fact(window.key_of_k1, reads, value=float(f"{window.k1.value:.4g}"))
+
+
+def size_evidence(window: Window, reads: str) -> dict[str, Any]:
+    """Return the evidence of the number that the size of log-ratios is estimated from."""
+    name = window.of_size[0]
+    return window.fact(name, reads) if name in SIZES else k1_evidence(window, reads)
+
+
+def ratio_evidence(window: Window, means: str = "") -> dict[str, Any]:
+    """Return the evidence of the mean ratio beside what is expected of it."""
+    excess = window.excess
+    assert excess is not None
+    away, side = abs(excess.z), "above" if excess.value > 0.0 else "below"
+    errors = f"{away:.0f}" if away > 10.0 else f"{away:.1f}"
+    distance = (
+        f", {errors} standard errors {side}" if excess.error > 0 else " in one step; expected"
+    )
+    reads = f"mean ratio{distance} the 1 of the distribution that sampled"
+    return fact(
+        window.name_of_ratio,
+        f"{reads}: {means}" if means else reads,
+        value=float(f"{1.0 + excess.value:.4g}"),
+    )

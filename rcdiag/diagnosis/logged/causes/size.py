@@ -1,0 +1,225 @@
+"""Causes by the size of the mismatch: none, that of rounding, beyond it, or in a few steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK
+from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.logged.causes.found import (
+    BY_FAR,
+    ENGINE,
+    HEAVY,
+    MICRO_BATCHES,
+    NO_STEPS,
+    Found,
+    k1_evidence,
+    ratio_evidence,
+    undecided,
+)
+from rcdiag.diagnosis.logged.causes.mean_ratio import below_as_by_zeros, is_near_1
+from rcdiag.diagnosis.logged.run import FLOOR
+from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
+
+BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
+# How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
+# rounding makes, and what is beyond it by far.
+OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
+
+
+def identical(window: Window) -> Found | None:
+    """Look for a mismatch of exactly 0, which two engines never have."""
+    names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
+    if not names or any(window.values(name).any() for name in names):
+        return None
+    if any(window.run.series[name].rounding > FLOOR for name in names):
+        return None  # such as 0.0000, which is a small mismatch too
+    return Found(
+        slug="columns-identical",
+        score=CLEAR,
+        verdict="inconclusive",
+        message=f"`{window.key(names[0])}` is exactly 0 in every step: one column is a copy of the "
+        "other, or both engines are the same to the last bit.",
+        evidence=[window.fact(name, "exactly 0", 0.0) for name in names],
+    )
+
+
+def other_forward(window: Window) -> Found | None:
+    """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
+    rms = window.rms
+    names = [name for name in SIZES if window.number(name) is not None]
+    if rms is not None and rms >= ENGINE:
+        size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
+    elif names := _unlike_rounding(window):
+        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
+    else:
+        return None
+    excess, k1 = window.excess, window.k1
+    known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
+    near = known and is_near_1(window)
+    below = near and below_as_by_zeros(window)
+    sampled = near and not below
+    reads = "beyond the rounding of two engines"
+    evidence = [window.fact(name, reads) for name in names] or [k1_evidence(window, reads)]
+    if excess is not None:
+        far = "" if known else "a few tokens dominate it"
+        near_it = "as zeros in place of log-probs make it" if below else "near it for this mismatch"
+        evidence.append(ratio_evidence(window, near_it if near else far))
+    if below:
+        return undecided(
+            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
+            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
+            "correct, or top-p, top-k or min-p left some probability out.",
+            evidence,
+            ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
+        )
+    if (rms or 0.0) > LARGEST_DRIFT:
+        away = 0.0 if window.k1 is None else window.k1.value
+        doubtless = away > BEYOND_DOUBT or (known and not near)
+        return Found(
+            slug="forwards-differ",
+            score=WEAK if doubtless or sampled else GUESS,
+            verdict="broken" if doubtless else "inconclusive",
+            message=f"The two sides differ by {size}, more than stale weights explain: other "
+            "contexts, another model, or columns that do not belong together.",
+            evidence=evidence,
+            also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
+        )
+    tail = (
+        "importance weights are valid"
+        if sampled
+        else "the log does not show whether the recorded distribution sampled"
+    )
+    return Found(
+        slug="forwards-differ",
+        score=WEAK if sampled else GUESS,
+        verdict="correctable" if sampled else "inconclusive",
+        message=f"The two sides differ by {size}, beyond rounding, and {tail}: other weights, "
+        "precision or contexts; means over tokens cannot tell which.",
+        evidence=evidence,
+        also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
+    )
+
+
+def _unlike_rounding(window: Window) -> list[str]:
+    """Return the quantities of probabilities that are further off than rounding brings them."""
+    return [
+        name
+        for name in OF_ENGINE
+        if (value := window.number(name)) is not None and beyond_rounding(name, value)
+    ]
+
+
+def beyond_rounding(name: str, value: float) -> bool:
+    """Tell whether a quantity has a value that the rounding of two engines does not make."""
+    if name in OF_ENGINE:
+        return bool(_unlike(name, np.array(value)) > OF_ENGINE[name][0])
+    return bool(rms_of(name, np.array(value)) > ENGINE)
+
+
+def steps_by_far(window: Window) -> Counts:
+    """Return the steps that are beyond rounding by far, though the median step is not.
+
+    One token with a large ratio raises k3; therefore the probabilities, where they are logged, must
+    be more than rounding apart in the same step.
+    """
+    far, rounding = [], []
+    for name in dict.fromkeys((*window.of_size[:1], *OF_ENGINE)):
+        one = window.series(name)
+        if one is None:
+            continue
+        most, by_far = OF_ENGINE.get(name, (BY_FAR * ENGINE, BY_FAR * ENGINE))
+        unlike = _unlike(name, one.values) if name in OF_ENGINE else rms_of(name, one.values)
+        far.append(one.steps[unlike > by_far])
+        rounding.append(one.steps[~(unlike > most)])
+    beyond = np.intersect1d(window.steps, np.concatenate([NO_STEPS, *far]))
+    return np.setdiff1d(beyond, np.concatenate([NO_STEPS, *rounding])).astype(np.int64)
+
+
+def _unlike(name: str, values: Array) -> Array:
+    return 1.0 - values if name == "pearson" else values
+
+
+def beyond_by_far(window: Window) -> Found | None:
+    """Look for a number that is beyond rounding by far though the first size of the log is not.
+
+    A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
+    the keys are of different tokens.
+    """
+    names: tuple[str, ...]
+    by_surprisals = _apart_in_the_mean(window)
+    if by_surprisals is not None:
+        names, reads = ("trainer_log_ppl", "sampler_log_ppl"), f"{by_surprisals:.2g} nats apart"
+    else:
+        names, reads = _of_by_far(window), "beyond rounding by far"
+    if not names or not window.of_size:
+        return None
+    keys = " and ".join(f"`{window.key(name)}` {window.number(name):.3g}" for name in names)
+    verb = "are" if len(names) > 1 else "is"
+    return undecided(
+        f"{keys} {verb} {reads}, which `{window.key_of_size}` does not show: a few tokens differ "
+        "a lot, or the keys are of different tokens or of another model.",
+        [window.fact(name, reads) for name in names],
+    )
+
+
+def _of_by_far(window: Window) -> tuple[str, ...]:
+    """Return the quantities by which log-ratios are beyond rounding by far."""
+    found = []
+    for name in (*SIZES, "k1", "log_ppl_diff", "log_ppl_abs_diff", "ratio_mean"):
+        value = window.number(name)
+        if value is None or (name == "ratio_mean" and not (window.has_ratio and value > 0.0)):
+            continue
+        if rms_of(name, np.array(value)) > BY_FAR * ENGINE:
+            found.append(name)
+    return tuple(found)
+
+
+def _apart_in_the_mean(window: Window) -> float | None:
+    """Return the distance of both mean surprisals, nats, where micro-batches do not explain it."""
+    trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
+    if trainer is None or sampler is None:
+        return None
+    distance = abs(trainer - sampler)
+    return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
+
+
+def noise(window: Window) -> Found | None:
+    """Report a mismatch that is no larger than the rounding of two engines.
+
+    A mean log_ratio by itself is 0 for exchanged tokens too, so that it leaves the verdict open.
+    """
+    if window.k3_below_zero is not None:
+        return None
+    of_tokens = [
+        name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None
+    ]
+    if not of_tokens and not window.of_size:
+        return None
+    if of_tokens:
+        name = of_tokens[0]
+        key, value = window.key(name), window.number(name)
+    else:
+        assert window.k1 is not None
+        name, key, value = "k1", window.key_of_k1, window.k1.value
+    size = f"`{key}` is {value:.{4 if name == 'pearson' else 2}g}"
+    if not value and (rounding := window.run.series[name].rounding):
+        size = f"`{key}` is below {rounding:.2g}"
+    means_alone = not of_tokens and "weight_mean" not in window.of_size
+    evidence = [window.fact(one, "rounding") for one in of_tokens]
+    if not of_tokens:
+        evidence = [k1_evidence(window, "rounding")]
+    return Found(
+        slug="engine-noise",
+        score=GUESS if means_alone else CLEAR,
+        verdict="inconclusive" if means_alone else None,
+        message=f"{size}: on the mean no more than the rounding of two engines. A mean does not "
+        "show tokens or rows that are exchanged, and the log has no size of single log-ratios."
+        if means_alone
+        else f"{size}: the size of the rounding of two engines.",
+        evidence=evidence,
+        also_possible=["shift-by-one", "rows-swapped"]
+        if means_alone
+        else ["bf16-logits", "healthy"],
+    )
