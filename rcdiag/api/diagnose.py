@@ -59,7 +59,8 @@ def diagnose(
             none.
         format: format of the dump, where its files do not show it.
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
-        keys: for a training log: rcdiag's name of a quantity -> the key under which it is logged.
+        keys: for a training log: rcdiag's name of a quantity, or `step`, -> the key under which
+            it is logged.
         trainer: for a training log: the trainer that wrote it, if its keys do not tell.
         trainer_config: for a training log: the run's own configuration file, which says what its
             correction does.

@@ -11,7 +11,16 @@ from pathlib import Path
 from rcdiag.errors import RcdiagError
 from rcdiag.logs.comma_separated import CSV
 from rcdiag.logs.console_lines import CONSOLE
-from rcdiag.logs.log import Log, LogFile, LoggedNumber, LogReader, NoNumbersError, log_of
+from rcdiag.logs.log import (
+    Log,
+    LogFile,
+    LoggedNumber,
+    LogReader,
+    NoNumbersError,
+    ShortLine,
+    UnreadableLine,
+    log_of,
+)
 from rcdiag.logs.records import JSON, JSONL, PARQUET
 from rcdiag.logs.tensorboard import TENSORBOARD
 from rcdiag.registry import Registry
@@ -23,7 +32,9 @@ __all__ = [
     "LogReader",
     "LoggedNumber",
     "NoNumbersError",
+    "ShortLine",
     "UnreadableLine",
+    "log_files",
     "read_log",
 ]
 
@@ -33,11 +44,21 @@ LOG_READERS: Registry[LogReader] = Registry(
 )
 
 
-def read_log(path: Path) -> Log:
-    """Read a trainer's log, in the format that its content shows."""
+def log_files(path: Path) -> list[Path]:
+    """Return the files of a folder of logs, one for each run; or the path of a single log."""
+    if not path.is_dir() or TENSORBOARD.detect(LogFile.at(path)):
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+
+
+def read_log(path: Path, step_key: str | None = None) -> Log:
+    """Read a trainer's log, in the format that its content shows.
+
+    `step_key` is the key of the training step, if rcdiag does not know it.
+    """
     file = LogFile.at(path)
     for reader in LOG_READERS.values():
         if reader.detect(file):
-            return log_of(path, reader.name, reader.read(file))
+            return log_of(path, reader.name, reader.read(file), step_key)
     known = "; ".join(f"{reader.name}: {reader.says}" for reader in LOG_READERS.values())
     raise RcdiagError(f"{path}: not a log that rcdiag knows", hint=known)

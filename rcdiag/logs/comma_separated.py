@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from itertools import count
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.log import LogFile, LogReader, Record, RunStart, UnreadableLine
+from rcdiag.logs.log import LogFile, LogReader, Record, RunStart, ShortLine, UnreadableLine
 
 SEPARATORS = (",", "\t", ";")
 # W&B writes the run's name before the key, and adds columns with the minimum and maximum. A chart
-# of several runs has columns for each; they share the column of the step.
+# of several runs has columns for each, two runs may have one name; they share the column of the
+# step.
 RUN, RANGES = " - ", ("__MIN", "__MAX")
 
 
@@ -26,8 +28,10 @@ def _read(file: LogFile) -> Iterator[Record]:
     for number, row in lines:
         if len(row) > len(names):
             yield UnreadableLine(number, f"{len(row)} values under {len(names)} names")
-        else:
-            rows.append(row + [""] * (len(names) - len(row)))
+            continue
+        if 0 < len(row) < len(names):
+            yield ShortLine(number)
+        rows.append(row + [""] * (len(names) - len(row)))
     shared, *runs = _columns(file, names).items()
     for run, columns in runs or [shared]:
         if len(runs) > 1:
@@ -57,20 +61,22 @@ def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
 def _columns(file: LogFile, names: list[str]) -> dict[str, dict[str, int]]:
     """Return the column index of each key, by run; those that all runs share come first, under "".
 
-    Several columns for one key of one run are refused.
+    A key that comes again under one name is of another run of that name; without a name it is
+    refused.
     """
     columns: dict[str, dict[str, int]] = {"": {}}
     for index, name in enumerate(names):
         run, _, key = (part.strip() for part in name.rpartition(RUN))
         if not key or name.endswith(RANGES):
             continue
-        keys = columns.setdefault(run, {})
-        if key in keys:
+        if not run and key in columns[run]:
             raise RcdiagError(
-                f"{file.path}: two columns for `{key}`: {names[keys[key]]!r} and {name!r}",
+                f"{file.path}: two columns for `{key}`, {columns[run][key] + 1} and {index + 1}",
                 hint="export each key once",
             )
-        keys[key] = index
+        same_name = (run if place == 1 else f"{run} ({place})" for place in count(1))
+        run = next(name for name in same_name if key not in columns.get(name, {}))
+        columns.setdefault(run, {})[key] = index
     return columns
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import plural
+from rcdiag.table.sources import unpacked
 
 # Keys of the training step, in lower case. `_step` comes last: W&B counts its rows with it, while
 # the others are the run's own counters.
@@ -47,9 +48,11 @@ DECIMALS, SIGNIFICANT = 2, 3
 STEPS_OF_A_RUN = 6
 # A log of which a larger share of the lines cannot be read is refused.
 MOST_UNREADABLE = 0.1
-SHOWN_LINES = 8  # that a message names
+SHOWN_LINES, SHOWN_KEYS = 8, 8  # that a message names
 # Larger integers do not fit into float64 and are identifiers, not metrics.
 LARGEST = 10**300
+# A larger counter is not a training step: float64 cannot represent its last digit.
+LARGEST_STEP = 2**53
 
 
 class LoggedNumber(Struct, frozen=True):
@@ -86,13 +89,19 @@ class UnreadableLine(Struct, frozen=True):
     reason: str
 
 
+class ShortLine(Struct, frozen=True):
+    """A line that ends before its last keys; what it has is a record beside this."""
+
+    number: int  # from 1
+
+
 class RunStart(Struct, frozen=True):
     """The beginning of another run, between the records of a reader whose files hold several."""
 
     name: str
 
 
-Record = Mapping[str, Any] | UnreadableLine | RunStart
+Record = Mapping[str, Any] | UnreadableLine | ShortLine | RunStart
 
 
 class Log(Struct, frozen=True, dict=True):
@@ -101,12 +110,13 @@ class Log(Struct, frozen=True, dict=True):
     path: Path
     format: str
     rows: Mapping[int | None, Row]  # None: the only row of a log without steps
-    counted: bool = False  # the log has no steps; rows are counted from 0
+    counted: bool = False  # the log has no steps; rows are counted from 1
     resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
     repeated: tuple[int, ...] = ()  # steps that it has twice, since it was resumed before them
     run: str = ""  # name of the run, in a file of several that names them
     earlier: tuple[Log, ...] = ()  # runs that the file holds before this one, from their start on
     unreadable: tuple[int, ...] = ()  # lines of the file that could not be read, from 1
+    short: tuple[int, ...] = ()  # lines of the file that lack their last keys
     lines: int = 0  # of the file that hold records, with the unreadable ones
 
     @property
@@ -115,6 +125,13 @@ class Log(Struct, frozen=True, dict=True):
         notes = []
         if bad := self.unreadable:
             notes.append(f"{len(bad)} of {self.lines} lines could not be read: {_listed(bad)}.")
+        if short := self.short:
+            notes.append(
+                f"{len(short)} of {self.lines} lines lack their last keys, as if cut: "
+                f"{_listed(short)}."
+            )
+        if self.counted:
+            notes.append("The log has no step numbers; its rows are counted from 1.")
         if twice := self.repeated:
             ends = str(twice[0]) if len(twice) == 1 else f"{twice[0]} to {twice[-1]}"
             notes.append(
@@ -181,20 +198,25 @@ def _listed(lines: Sequence[int]) -> str:
     return f"{'line' if len(lines) == 1 else 'lines'} {named}{more}"
 
 
-def log_of(path: Path, format: str, records: Iterable[Record]) -> Log:
+def log_of(path: Path, format: str, records: Iterable[Record], step_key: str | None = None) -> Log:
     """Group records by training step; the last number counts if a step has a key twice.
+
+    `step_key` is the key of the step, where it is none of STEP_KEYS.
 
     Where the records go back to the first step, or the reader says so, another run begins: the last
     one is returned, with those before it as `earlier`. RcdiagError if more than MOST_UNREADABLE of
     the lines cannot be read; NoNumbersError if the others have no number but steps.
     """
     bad: list[UnreadableLine] = []
+    short: list[int] = []
     by_run: list[tuple[str, list[Mapping[str, Any]]]] = [("", [])]
     for record in records:
         if isinstance(record, RunStart):
             by_run.append((record.name, []))
         elif isinstance(record, UnreadableLine):
             bad.append(record)
+        elif isinstance(record, ShortLine):
+            short.append(record.number)
         else:
             by_run[-1][1].append(record)
     lines = len(bad) + max(len(rows) for _, rows in by_run)  # runs may share their lines
@@ -209,7 +231,7 @@ def log_of(path: Path, format: str, records: Iterable[Record]) -> Log:
     logs = [
         replace(log, run=run)
         for run, rows in by_run
-        for log in _grouped(path, format, rows)
+        for log in _grouped(path, format, rows, step_key)
         if log.keys
     ]
     if not logs:
@@ -218,17 +240,29 @@ def log_of(path: Path, format: str, records: Iterable[Record]) -> Log:
             hint="a log has a row for each training step, with numbers; a dump has lists of token "
             "ids and log-probs",
         )
+    if step_key is not None and all(log.counted or list(log.rows) == [None] for log in logs):
+        keys = ", ".join(list(dict.fromkeys(key for log in logs for key in log.keys))[:SHOWN_KEYS])
+        raise RcdiagError(
+            f"{path}: no row has a whole number under {step_key!r}, the key of the step",
+            hint=f"it has {keys}",
+        )
     *earlier, last = logs
     unreadable = tuple(line.number for line in bad)
-    return replace(last, earlier=tuple(earlier), unreadable=unreadable, lines=lines)
+    return replace(
+        last, earlier=tuple(earlier), unreadable=unreadable, short=tuple(short), lines=lines
+    )
 
 
-def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> list[Log]:
+def _grouped(
+    path: Path, format: str, records: Sequence[Mapping[str, Any]], step_key: str | None
+) -> list[Log]:
     flat = [row for record in records if (row := dict(_flat(record)))]
-    steps = [_step_of(row) for row in flat]
+    steps = _steps(flat, step_key)
+    flat = [{key: number for key, number in row.items() if key != step_key} for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:
-        return [Log(path, format, {i: _without_step(row) for i, row in enumerate(flat)}, counted)]
+        rows = {place: _without_step(row) for place, row in enumerate(flat, 1)}
+        return [Log(path, format, rows, counted)]
     if len(flat) == 1:
         return [Log(path, format, {steps[0]: _without_step(flat[0])})]
     # Other rows are summaries of the whole run.
@@ -298,11 +332,29 @@ def _without_step(row: Row) -> dict[str, LoggedNumber]:
     }
 
 
-def _step_of(row: Row) -> int | None:
-    by_name = {key.lower(): number.value for key, number in row.items()}
-    for name in (*STEP_KEYS, STEP_OF_ALL):
-        value = by_name.get(name)
-        if value is not None and math.isfinite(value) and value == int(value):
+def _steps(rows: Sequence[Row], step_key: str | None) -> list[int | None]:
+    """Return the step of each row.
+
+    A log may have the key of the step in a row of its own, as TensorBoard has every number. Such
+    rows have a counter of the logger too: rows with one value of that are of one step.
+    """
+    by_logger = [_step_of({key.lower(): number for key, number in row.items()}) for row in rows]
+    if step_key is None:
+        return by_logger
+    named = [_step_of(row, (step_key,)) for row in rows]
+    pairs = zip(by_logger, named, strict=True)
+    known = {counter: step for counter, step in pairs if None not in (counter, step)}
+    return [
+        known.get(counter) if step is None else step
+        for counter, step in zip(by_logger, named, strict=True)
+    ]
+
+
+def _step_of(row: Row, names: Sequence[str] = (*STEP_KEYS, STEP_OF_ALL)) -> int | None:
+    """Return the first whole number under one of the names."""
+    for name in names:
+        value = row[name].value if name in row else math.nan
+        if abs(value) < LARGEST_STEP and value == int(value):
             return int(value)
     return None
 
@@ -341,7 +393,7 @@ HEAD = 4096  # bytes from which readers recognise their format
 
 
 class LogFile(Struct, frozen=True):
-    """A file, or a folder of TensorBoard event files, whose format is not known yet."""
+    """A file, perhaps compressed, or a folder of TensorBoard event files, of unknown format."""
 
     path: Path
     head: bytes  # the first bytes; empty for a folder
@@ -352,6 +404,7 @@ class LogFile(Struct, frozen=True):
         try:
             if path.is_dir():
                 return cls(path, b"")
+            path = unpacked(path)
             with path.open("rb") as stream:
                 head = stream.read(HEAD)
         except OSError as error:

@@ -104,22 +104,27 @@ def _packing_suffix(name: str) -> str:
     return next((end for end in PACKINGS if name.endswith(end)), "")
 
 
+def unpacked(path: Path) -> Path:
+    """Return a compressed file as a `PackedFile`, any other path unchanged."""
+    end = _packing_suffix(str(path))
+    if not end:
+        return path
+    magic, _ = PACKINGS[end]
+    try:
+        with path.open("rb") as stream:
+            return PackedFile(path) if stream.read(len(magic)) == magic else path
+    except OSError:
+        return path
+
+
 def seen_through(path: AnyFile) -> AnyFile:
     """Return a compressed JSON file as a `PackedFile`, any other path unchanged.
 
     Compressed files of tensors are not supported: the user has to decompress them first.
     """
-    end = _packing_suffix(str(path))
-    if not end or not isinstance(path, Path):
+    packed = unpacked(path) if isinstance(path, Path) else path
+    if not isinstance(packed, PackedFile):
         return path
-    magic, _ = PACKINGS[end]
-    try:
-        with path.open("rb") as stream:
-            if stream.read(len(magic)) != magic:
-                return path
-    except OSError:
-        return path
-    packed = PackedFile(path)
     with packed.open("rb") as inside:
         head = inside.read(1 << 10)
     is_json = head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[")

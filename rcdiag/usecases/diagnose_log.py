@@ -13,13 +13,14 @@ from rcdiag.diagnosis.logged.judge import judge
 from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.logs import Log, LogFile, NoNumbersError, read_log
+from rcdiag.logs import Log, LogFile, NoNumbersError, log_files, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.usecases.log_alone import summarised
 from rcdiag.usecases.provenance import provenance_of_files
 from rcdiag.usecases.run_setup import setup_of
 
+STEP = "step"  # the name by which a user names the key of the training step
 # Verdicts; of several runs, the one whose verdict comes first gives the diagnosis.
 WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
 assert set(WORST_FIRST) == set(VERDICTS)
@@ -32,22 +33,29 @@ def logged_runs(
 
     A log is recognised by a key of the mismatch, or by given keys. If the files are `no_dump` of
     any format, any key of a training log is enough; otherwise the user sees the dump's error.
+    `keys` may also name the key of the training step, under STEP. A folder stands for its files.
     """
-    paths = [source] if isinstance(source, (str, Path)) else source
-    if not isinstance(paths, (list, tuple)) or not paths:
+    sources = [source] if isinstance(source, (str, Path)) else source
+    if not isinstance(sources, (list, tuple)) or not sources:
         return None
+    if any(not isinstance(path, (str, Path)) or "://" in str(path) for path in sources):
+        return None
+    keys = dict(keys or {})
+    step_key = keys.pop(STEP, None)
     logs: list[Log] = []
-    for path in paths:
-        if not isinstance(path, (str, Path)) or "://" in str(path):
-            return None
+    named = [Path(name) for name in sources]
+    for path in (file for name in named for file in log_files(name)):
         try:
-            log = read_log(Path(path))
+            log = read_log(path, step_key)
         except RcdiagError as refused:
-            if no_dump and (isinstance(refused, NoNumbersError) or _names_a_quantity(Path(path))):
+            empty = isinstance(refused, NoNumbersError) and path in named
+            if no_dump and (empty or _names_a_quantity(path)):
                 raise  # a damaged log
             return None
         logs += (*log.earlier, log)
-    for key in (keys or {}).values():
+    if not logs:
+        return None
+    for key in keys.values():
         if not any(key in log.keys for log in logs):
             files = ", ".join(dict.fromkeys(str(log.path) for log in logs))
             some = ", ".join(list(logs[0].keys)[:8])

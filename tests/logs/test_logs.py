@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gzip
 import importlib.util
 import json
 import math
@@ -116,6 +117,8 @@ def test_a_line_of_csv_with_too_many_values_is_left_out_and_counted(tmp_path):
     log = text(tmp_path / "a.csv", "\n".join(["step,a", *lines]))
     assert (log.unreadable, len(log.rows)) == ((8,), 19)
     assert log.notes == ["1 of 20 lines could not be read: line 8."]
+    short = text(tmp_path / "b.csv", "step,a,b\n1,0.5,0.25\n2,0.5\n")
+    assert (short.short, list(values(short, "a"))) == ((3,), [1, 2])
 
 
 def test_trainer_state_of_hf(tmp_path):
@@ -153,9 +156,13 @@ def test_a_chart_of_two_runs_is_read_as_two_runs(tmp_path):
     assert log.lines == 2
 
 
-def test_two_columns_for_a_key_of_one_run_are_refused(tmp_path):
-    with pytest.raises(RcdiagError, match="two columns for `a/kl`"):
-        text(tmp_path / "a.csv", "Step,one - a/kl,one - a/kl\n1,0.5,0.6\n")
+def test_two_columns_for_a_key_are_two_runs_of_one_name(tmp_path):
+    log = text(tmp_path / "a.csv", "Step,one - a/kl,one - a/kl\n1,0.5,0.6\n")
+    (one,) = log.earlier
+    assert (one.run, values(one, "a/kl")) == ("one", {1: 0.5})
+    assert (log.run, values(log, "a/kl")) == ("one (2)", {1: 0.6})
+    with pytest.raises(RcdiagError, match="two columns for `kl`, 2 and 3"):
+        text(tmp_path / "b.csv", "Step,kl,kl\n1,0.5,0.6\n")
 
 
 def test_parquet_of_wandb(tmp_path):
@@ -206,7 +213,8 @@ def test_tensorboard_events_without_the_package_name_the_extra(tmp_path, monkeyp
 
 def test_rows_without_any_step_are_counted(tmp_path):
     log = text(tmp_path / "a.jsonl", '{"a": 0.5}\n{"a": 1.5}\n')
-    assert (log.counted, values(log, "a")) == (True, {0: 0.5, 1: 1.5})
+    assert (log.counted, values(log, "a")) == (True, {1: 0.5, 2: 1.5})
+    assert log.notes == ["The log has no step numbers; its rows are counted from 1."]
     one = text(tmp_path / "b.jsonl", '{"a": 0.5}\n')
     assert (one.counted, values(one, "a")) == (False, {None: 0.5})
 
@@ -263,6 +271,24 @@ def test_a_file_that_is_not_a_log_is_refused(tmp_path, content, message):
     assert refused.value.hint
 
 
+VERL_CONSOLE = """2026-08-21 11:02:14,120 INFO worker.py:1917 -- Started a local Ray instance.
+(TaskRunner pid=3112) Training Progress:   0%|          | 0/100 [00:00<?, ?it/s]
+\x1b[36m(TaskRunner pid=3112)\x1b[0m step:1 - actor/pg_loss:0.25 - a/kl:np.float64(0.0021)
+(TaskRunner pid=3112) step:2 - actor/pg_loss:-1.5e-05 - a/kl:nan - note:none
+"""
+
+
+@pytest.mark.parametrize("content", [LINES["verl"], VERL_CONSOLE])
+def test_a_compressed_log(tmp_path, content):
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(content.encode()))
+    (plain := tmp_path / "log").write_text(content)
+    assert repr(read_log(path).rows) == repr(read_log(plain).rows)
+    path.write_bytes(gzip.compress(content.encode() * 99)[:-20])
+    with pytest.raises(RcdiagError, match=r"log.gz: the compressed file is truncated or damaged"):
+        read_log(path)
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(RcdiagError, match="cannot be read"):
         read_log(tmp_path / "nothing.jsonl")
@@ -283,11 +309,6 @@ def test_a_format_of_a_plugin(tmp_path):
         read_log(path)
 
 
-VERL_CONSOLE = """2026-08-21 11:02:14,120 INFO worker.py:1917 -- Started a local Ray instance.
-(TaskRunner pid=3112) Training Progress:   0%|          | 0/100 [00:00<?, ?it/s]
-\x1b[36m(TaskRunner pid=3112)\x1b[0m step:1 - actor/pg_loss:0.25 - a/kl:np.float64(0.0021)
-(TaskRunner pid=3112) step:2 - actor/pg_loss:-1.5e-05 - a/kl:nan - note:none
-"""
 SLIME_CONSOLE = """[2026-08-21 11:02:14] timer.py:24 - Timer train start
 [2026-08-21 11:02:15] train_metric_utils.py:135 - rollout 3: {'rollout/reward': 0.5, 'a': 1}
 [2026-08-21 11:02:16] model.py:854 - step 3: {'train/mis_kl': 0.0021, 'train/step': 3, 'lr': 1e-06}
@@ -365,6 +386,11 @@ def test_the_blocks_that_nemo_rl_prints_count_on_over_epochs(tmp_path: Path) -> 
     for epoch in (1, 2):
         content += NEMO_EPOCH.format(epoch=epoch)
         content += "".join(NEMO_STEP.format(step=s, kl=1e-3 * (epoch + s)) for s in (1, 2))
+    prefix = "(pid=7, ip=10.0.0.1) 2026-08-21 11:02:14 "  # of Ray, and of a launcher
+    for before in ("", prefix):
+        lines = "".join(before + line for line in content.splitlines(keepends=True))
+        log = text(tmp_path / "driver.log", lines)
+        assert list(values(log, "train/gen_kl_error")) == [1, 2, 3, 4]
     log = text(tmp_path / "driver.log", content)
     assert (log.format, log.earlier) == ("console", ())
     assert values(log, "train/gen_kl_error") == {1: 0.002, 2: 0.003, 3: 0.003, 4: 0.004}
@@ -375,7 +401,83 @@ def test_the_blocks_that_nemo_rl_prints_count_on_over_epochs(tmp_path: Path) -> 
 def test_dicts_that_hf_trainers_print_are_counted(tmp_path: Path) -> None:
     content = "loading weights, please wait\n{'loss': 0.25, 'epoch': 0.5}\n{'loss': 0.5}\n"
     log = text(tmp_path / "out.txt", content)
-    assert (log.format, log.counted, values(log, "loss")) == ("console", True, {0: 0.25, 1: 0.5})
+    assert (log.format, log.counted, values(log, "loss")) == ("console", True, {1: 0.25, 2: 0.5})
+
+
+def test_dicts_of_hf_trainers_have_the_step_of_the_progress_bar_above(tmp_path: Path) -> None:
+    content = "".join(
+        f"\r {step}%|#    | {step}/100 [00:01<00:09,  1.1it/s]\r          \r{{'loss': {step}.5}}\n"
+        for step in (10, 20, 30)
+    )
+    log = text(tmp_path / "out.txt", "  0%|     | 0/100 [00:00<?, ?it/s]" + content)
+    assert (log.counted, values(log, "loss")) == (False, {10: 10.5, 20: 20.5, 30: 30.5})
+
+
+def verl_line(step: int) -> str:
+    return f"step:{step} - a/loss:{step / 8} - a/kl:{0.001 / step:.9f} - a/ent:{step / 7}"
+
+
+def test_lines_that_a_terminal_cut_lose_the_number_at_the_end_and_are_counted(
+    tmp_path: Path,
+) -> None:
+    whole = [verl_line(step) for step in range(1, 10)]
+    log = text(tmp_path / "whole.txt", "\n".join([*whole, whole[8] + " - val/acc:0.5"]))
+    assert (log.short, values(log, "a/ent")[9]) == ((), 9 / 7)
+    width = len("step:9 - a/loss:1.125 - a/kl:0.0001")
+    lines = [*whole[:6], *(line[:width] for line in whole[6:]), whole[0].replace(":1 ", ":10 ")]
+    log = text(tmp_path / "cut.txt", "\n".join(lines))
+    assert (log.short, values(log, "a/loss")[9]) == ((7, 8, 9), 1.125)
+    assert list(values(log, "a/kl")) == [1, 2, 3, 4, 5, 6, 10]
+    assert log.notes == ["3 of 10 lines lack their last keys, as if cut: lines 7, 8, 9."]
+    # If the terminal cut all lines, those of one width have different keys.
+    width = len("step:1 - a/loss:0.125 - a/kl:0.001000000 - a/ent:")
+    log = text(tmp_path / "all.txt", "\n".join(line[:width] for line in whole))
+    assert log.short == tuple(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("step:2 - a:0.5 - b:0.0...", {"a": 0.5}),
+        ("step:2 - a:0.5 - ... - z:3", {"a": 0.5, "z": 3.0}),
+        ("step 2: {'a': 0.5, 'b': 0.0", {"a": 0.5}),
+        ("step 2: {'a': 0.5, 'b': 0.25, ...}", {"a": 0.5, "b": 0.25}),
+        ("Step 2 | a 0.5 | b 0.0…", {"a": 0.5}),
+    ],
+)
+def test_a_line_that_was_shortened_keeps_its_whole_numbers(
+    tmp_path: Path, line: str, row: dict[str, float]
+) -> None:
+    log = text(tmp_path / "train.log", line + "\n")
+    assert {key: number.value for key, number in log.rows[2].items()} == row
+    assert log.short == (1,)
+
+
+STEP_NAMED = {
+    "jsonl": '{"it": 5, "a": 0.5}\n{"it": 6, "a": 1.5}\n',
+    "csv": "_step,it,a\n0,5,0.5\n1,6,1.5\n",
+    "json": '[\n{"it": 5, "a": 0.5},\n{"it": 6, "a": 1.5}]',
+    "verl": "step:0 - it:5 - a:0.5\nstep:1 - it:6 - a:1.5\n",
+    "slime": "rollout 0: {'it': 5}\nstep 0: {'a': 0.5}\nstep 1: {'a': 1.5, 'it': 6}\n",
+    "tensorboard": '{"step": 0, "it": 5}\n{"step": 0, "a": 0.5}\n'
+    '{"step": 1, "it": 6}\n{"step": 1, "a": 1.5}\n',
+}
+
+
+@pytest.mark.parametrize("kind", STEP_NAMED)
+def test_the_key_of_the_step_can_be_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(STEP_NAMED[kind])
+    log = read_log(path, "it")
+    assert (values(log, "a"), log.counted, "it" in log.keys) == ({5: 0.5, 6: 1.5}, False, False)
+    path.write_text('{"it": 5, "a": 0.5}\n{"it": 6, "a": 1.5}\n')
+    with pytest.raises(RcdiagError, match="no row has a whole number under 'other'"):
+        read_log(path, "other")
+
+
+def test_counters_beyond_the_digits_of_a_float_are_no_steps(tmp_path: Path) -> None:
+    log = text(tmp_path / "a.jsonl", "".join(logged([1, 2, 1e30], 0.5)))
+    assert list(values(log, "a")) == [1, 2]
 
 
 def test_output_without_a_printed_step_is_not_a_log(tmp_path: Path) -> None:

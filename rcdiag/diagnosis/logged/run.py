@@ -25,8 +25,6 @@ LINEAR_UP_TO = 1e-3
 OF_BYPASS = "actor/rollout_corr/"
 # A mean of ratio^2 above this is dominated by one term and falls by chance; it is clipped here.
 OF_ONE = 10.0
-# A larger counter is not a training step: float64 cannot represent its last digit.
-LARGEST_STEP = 2**53
 # Beyond the range of float32 by far, as a mean of ratios that overflowed: read as infinite, since
 # squares of such values overflow in float64 as well.
 OVERFLOWED = 1e100
@@ -192,7 +190,7 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
     rows = [
         (0 if step is None else step, row[key].value)
         for step, row in log.rows.items()
-        if key in row and (step is None or abs(step) < LARGEST_STEP)
+        if key in row
     ]
     negated = bool(_spellings(key) & set(quantity.negated))
     zeros = {row[key] for row in log.rows.values() if key in row and not row[key].value}

@@ -123,7 +123,7 @@ def side_by_side(log: Log, batches: Sequence[OurBatch], names: KeyNames, *, give
     else:
         pairs, reason = _of_common_steps(log, batches, nearness)
     if log.counted:
-        counted = "the log has no step numbers: its rows are counted from 0"
+        counted = "the log has no step numbers: its rows are counted from 1"
         reason = f"{counted}; {reason}" if reason else counted
     preset, preset_reason = _preset(pairs, nearness)
     return Sides(tuple(pairs), reason, preset, preset_reason)
