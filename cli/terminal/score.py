@@ -42,22 +42,18 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if verbose:
         _draw_all(out, result)
     else:
-        _draw_main(out, result)
+        if any(value.value is not None for value in result.mismatch.values()):
+            _draw_metrics(out, result, verbose=False)
+            out.print()
+        lines = preset_lines(result, _default_preset(result))
+        if result.pair_reason:
+            lines.append(("pair", result.pair_reason))
+        draw_lines(out, lines)
     presets = result.corrections.values()
     with_levels = verbose or len(presets) <= FEW_PRESETS
     draw_against_weights(out, result.diagnosis, {one.level for one in presets if with_levels})
     if result.logged is not None:
         out.print()  # the comparison with the log follows
-
-
-def _draw_main(out: Console, result: ScoreResult) -> None:
-    if any(value.value is not None for value in result.mismatch.values()):
-        _draw_metrics(out, result, verbose=False)
-        out.print()
-    lines = preset_lines(result, _default_preset(result))
-    if result.pair_reason:
-        lines.append(("pair", result.pair_reason))
-    draw_lines(out, lines)
 
 
 def _draw_all(out: Console, result: ScoreResult) -> None:
