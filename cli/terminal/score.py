@@ -27,8 +27,8 @@ from rcdiag.pages.score.words import (
 )
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.base import counted_rows
+from rcdiag.results.correction import CorrectionNumbers
 from rcdiag.results.doc import heading_of
-from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 # The end of the first clause of a definition.
