@@ -42,15 +42,14 @@ MEANINGS = {
     "inconclusive": "The table does not show whether anything is wrong.",
 }
 ONE_POLICY = "Only one policy is recorded: nothing was compared."
-# What is open if a cause is named although the verdict is `inconclusive`: in short, and as a
-# sentence.
 IDENTICAL = "columns-identical"
 GENERIC = ("forwards-differ", "context-differs")  # causes that say only that the two sides differ
+# What is still open if a cause is named although the verdict is `inconclusive`.
 OPEN_CAUSE = "its cause"
 OPEN_SAMPLER = "whether weights are valid"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
-KNOWN = {
+KNOWN = {  # what is open -> the sentence below the verdict
     OPEN_CAUSE: "The two sides differ, but the cause is open, and therefore also whether "
     "importance weights are valid.",
     OPEN_SAMPLER: "The cause is known, but not whether the recorded distribution sampled, and "
