@@ -22,9 +22,8 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "bounds.json"
 LIMIT = 900.0
 
 PROBE = """
@@ -112,7 +111,7 @@ def main() -> None:
         rows[name] = {"command": command, **measured(build, command)}
         print(f"{name:26} {rows[name]}", flush=True)
     if not options.only:
-        RESULTS.write_text(json.dumps({"machine": machine(), "shapes": rows}, indent=1) + "\n")
+        store(RESULTS / "bounds.json", {"shapes": rows})
 
 
 if __name__ == "__main__":

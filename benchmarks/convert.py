@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 
 RESPONSE, PROMPT, GROUP = 1000, 200, 8
 ROWS_PER_FILE = 500
@@ -187,9 +186,7 @@ def main() -> None:
                 f"peak {entry['peak_mb']:,} MB",
                 flush=True,
             )
-    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
-    out = Path(__file__).parent / "results" / "convert.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(RESULTS / "convert.json", {"results": results})
 
 
 if __name__ == "__main__":

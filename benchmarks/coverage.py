@@ -10,20 +10,17 @@ value, the shares where it is below and above the interval, and the share withou
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from pathlib import Path
 
 # Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from tests.statistics.generators import FAR_APART, GENERATORS, RARE, coverage  # noqa: E402
 
 # The standard error of a coverage of 0.95 is 0.010 with 500 tables and 0.011 with 400.
 RUNS = {8: 500, 15: 500, 40: 500, 150: 400}
-OUT = Path(__file__).parent / "results" / "coverage.json"
 Shares = dict[str, dict[str, float]]
 
 
@@ -43,12 +40,7 @@ def main() -> None:
             shares = coverage(generator, groups, runs)
             print(sentence(law, groups, shares), flush=True)
             results.append({"law": law, "groups": groups, "runs": runs, "metrics": shares})
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "results": results,
-    }
-    OUT.write_text(json.dumps(document, indent=1) + "\n")
+    store(RESULTS / "coverage.json", {"results": results})
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
@@ -240,15 +240,9 @@ def main() -> None:
                     f"peak {part['peak_memory_mb']:>5,} MB",
                     flush=True,
                 )
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "copy_bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
-        "results": results,
-    }
     if not sys.argv[1:]:
-        out = Path(__file__).parent / "results" / "mismatch.json"
-        out.write_text(json.dumps(document, indent=1) + "\n")
+        speed = round(bandwidth / 1e9, 1)
+        store(RESULTS / "mismatch.json", {"copy_bandwidth_gb_per_s": speed, "results": results})
 
 
 if __name__ == "__main__":

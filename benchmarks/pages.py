@@ -7,7 +7,6 @@ a fresh context and stores bytes and the median time of the first contentful pai
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.pages.page import page  # noqa: E402
 from tests.pages.browser import chromium, launched, visit  # noqa: E402
 from tests.pages.makers import MAKERS, swept  # noqa: E402
@@ -66,14 +65,13 @@ def main() -> None:
             print("   ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
         version = browser.version
         browser.close()
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "chromium": version,
-        "results": results,
-    }
-    out = Path(__file__).parent / "results" / "pages.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "pages.json",
+        {
+            "chromium": version,
+            "results": results,
+        },
+    )
 
 
 if __name__ == "__main__":

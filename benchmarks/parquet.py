@@ -8,7 +8,6 @@ policies. All of them differ, so that nothing compresses better than in a real d
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import tempfile
@@ -24,7 +23,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
@@ -100,15 +99,14 @@ def main() -> None:
                 flush=True,
             )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "tokens": tokens,
-        "peak_memory_mb_with_the_generated_table": peak,
-        "results": results,
-    }
-    out = Path(__file__).parent / "results" / "parquet.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "parquet.json",
+        {
+            "tokens": tokens,
+            "peak_memory_mb_with_the_generated_table": peak,
+            "results": results,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ prints every case and how often the targets are met, and stores both in
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from pathlib import Path
 # Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from tests.usecases.sweep.truth import Outcome, cases, outcome_of, shares  # noqa: E402
 
 
@@ -51,16 +50,15 @@ def main() -> None:
     met = shares(outcomes)
     for aim, share in met.items():
         print(f"{share:.1%}  {aim}")
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "seconds": round(time.perf_counter() - start, 1),
-        "cases": len(outcomes),
-        "shares": met,
-        "outcomes": [rounded(it) for it in outcomes],
-    }
-    out = Path(__file__).parent / "results" / "recommendation.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "recommendation.json",
+        {
+            "seconds": round(time.perf_counter() - start, 1),
+            "cases": len(outcomes),
+            "shares": met,
+            "outcomes": [rounded(it) for it in outcomes],
+        },
+    )
 
 
 if __name__ == "__main__":

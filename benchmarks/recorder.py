@@ -7,7 +7,6 @@ stores them in `benchmarks/results/recorder.json`. The best of ROUNDS counts.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag import Recorder  # noqa: E402
 
 ROWS, WIDTH, ROUNDS = 512, 4_000, 5
@@ -102,16 +101,15 @@ def main() -> None:
             }
         )
         print(f"{name:30} {taken:.3f} s, CPU {cpu:.3f} s for {ROWS} x {WIDTH} tokens", flush=True)
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "responses": ROWS,
-        "tokens_per_response": WIDTH,
-        "limit_s": LIMIT,
-        "results": results,
-    }
-    out = Path(__file__).parent / "results" / "recorder.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "recorder.json",
+        {
+            "responses": ROWS,
+            "tokens_per_response": WIDTH,
+            "limit_s": LIMIT,
+            "results": results,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE, MODEL = ROOT / "sample_data/stale.parquet", ROOT / "sample_data/policy/step_8"
@@ -171,14 +171,10 @@ def main() -> None:
     everything = results[3]
     ratio = everything["seconds"] / per_update
     print(f"all {everything['updates']} cost as much as {ratio:.1f} plain updates")
-    folder = ROOT / "benchmarks" / "results"
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "results": results,
-        "all_presets_in_plain_updates": round(ratio, 2),
-    }
-    (folder / "replay.json").write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "replay.json",
+        {"results": results, "all_presets_in_plain_updates": round(ratio, 2)},
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ a pass are measured in processor time: computing, sending and merging their stat
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -33,7 +32,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import rcdiag  # noqa: E402
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.runners.runner import Runner  # noqa: E402
 
 ROWS = 256  # of the shipped table
@@ -219,14 +218,13 @@ def main() -> None:
         measured_passes = passes(Path(folder))
     if options.show:
         return
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "results": results,
-        "passes": measured_passes,
-    }
-    out = Path(__file__).parent / "results" / "scale.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "scale.json",
+        {
+            "results": results,
+            "passes": measured_passes,
+        },
+    )
 
 
 if __name__ == "__main__":

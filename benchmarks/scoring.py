@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
+
+from benchmarks import RESULTS, store  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 2
@@ -257,21 +258,6 @@ def in_own_process(model: str, variant: str, folder: Path, out: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def machine() -> dict:
-    import torch
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "torch": torch.__version__}
-
-
 def main(out: Path) -> None:
     results = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -306,14 +292,13 @@ def main(out: Path) -> None:
                     flush=True,
                 )
     out.parent.mkdir(exist_ok=True)
-    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(out, {"results": results})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=3, metavar=("MODEL", "VARIANT", "FOLDER"))
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/scoring.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scoring.json")
     arguments = parser.parse_args()
     if arguments.one:
         model, variant, folder = arguments.one

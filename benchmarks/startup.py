@@ -11,7 +11,6 @@ Bytecode is cached before the first measured run, as in an installed package.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(ROOT)
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 
 ROUNDS = 7
 PAGE = Path(tempfile.gettempdir()) / f"rcdiag-startup-{os.getpid()}.html"
@@ -84,9 +83,7 @@ def main() -> None:
         results.append(measured(command, other and other.resolve()))
         print("   ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
     PAGE.unlink(missing_ok=True)
-    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
-    out = Path(__file__).parent / "results" / "startup.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(RESULTS / "startup.json", {"results": results})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ float32 log-prob columns once, 8 bytes a token, at the speed of copying with all
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -28,8 +27,8 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402
 
+from benchmarks import RESULTS, store  # noqa: E402
 from benchmarks.mismatch import copy_bandwidth, run_rcdiag  # noqa: E402
-from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 from rcdiag.trainers import find_trainer  # noqa: E402
 from tests.oracle.verl import ARGUMENTS, helper  # noqa: E402
@@ -136,15 +135,14 @@ def main() -> None:
         f"verl's helper, 19 presets: {trainer['rows']} rows padded to {trainer['padded_to']:,}   "
         f"{trainer['seconds']} s, or {trainer['seconds_scaled_to_all_rows']} s for all rows"
     )
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "copy_bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
-        "trainer": trainer,
-        "results": results,
-    }
-    out = Path(__file__).parent / "results" / "statistics.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "statistics.json",
+        {
+            "copy_bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
+            "trainer": trainer,
+            "results": results,
+        },
+    )
 
 
 if __name__ == "__main__":

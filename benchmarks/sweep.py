@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
-from benchmarks.scoring import machine  # noqa: E402
+from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
 from rcdiag.statistics.merging import merged  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
@@ -158,15 +158,14 @@ def main() -> None:
         f"one by one: {against['seconds_scaled_to_all_settings']:,} s (scaled from {SAMPLED} "
         f"settings of each family)   x{times}"
     )
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "sweep": found,
-        "loop": against,
-        "times_faster": times,
-    }
-    out = Path(__file__).parent / "results" / "sweep.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "sweep.json",
+        {
+            "sweep": found,
+            "loop": against,
+            "times_faster": times,
+        },
+    )
 
 
 if __name__ == "__main__":

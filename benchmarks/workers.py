@@ -16,7 +16,6 @@ and stores nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -29,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(ROOT)
 
+from benchmarks import RESULTS, store  # noqa: E402
 from benchmarks.mismatch import write_table  # noqa: E402
-from benchmarks.scoring import machine  # noqa: E402
 
 TOKENS, ROUNDS = 20_000_000, 3
 
@@ -113,16 +112,15 @@ def main() -> None:
         print("   ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
     if options.tokens != TOKENS:
         return
-    document = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "load": os.getloadavg()[1],
-        "tokens": tokens,
-        "before": options.before,
-        "results": results,
-    }
-    out = Path(__file__).parent / "results" / "workers.json"
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    store(
+        RESULTS / "workers.json",
+        {
+            "load": os.getloadavg()[1],
+            "tokens": tokens,
+            "before": options.before,
+            "results": results,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Outputs(Struct, frozen=True):
         if self.html is None and self.plots is None:
             return []
         if self.plots is None:
-            hold_collection()  # a page leaves few objects to collect, unlike drawn files
+            hold_collection()  # a page makes hardly any garbage; matplotlib makes much
         try:
             return rcdiag.report(
                 document,

@@ -154,6 +154,14 @@ def plural(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours: `45 s`, `12 min`, `1 h 40 min`."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
 def as_sentence(text: str) -> str:
     """Write a text as a sentence: with a large first letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
+from rcdiag.formats import duration
 from rcdiag.usecases.progress import Progress as Listener
 
 # Seconds between progress lines if stderr is not a terminal, and before the first.
@@ -112,12 +113,4 @@ def conversion_line(file: str, number: int, files: int, rows: int, tokens: int) 
 def progress_line(policy: str, scored: int, total: int, speed: float) -> str:
     """Describe the progress of scoring a policy; `speed` is in tokens per second."""
     line = f"scoring {policy}: {scored:,} of {total:,} tokens, {scored / total:.0%}"
-    return f"{line}, about {_duration((total - scored) / speed)} left" if speed > 0 else line
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration: in seconds, minutes, or hours and minutes."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{line}, about {duration((total - scored) / speed)} left" if speed > 0 else line

@@ -62,7 +62,12 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     if legend := [words for heading, words in LEGEND.items() if heading in headings]:
         out.print(f"[dim]{'; '.join(legend)}[/]")
     if not verbose:
-        _draw_groups(out, groups)
+        more = sum(len(group.names) for group in groups[SHOWN:])
+        notes = [f"and {plural(more, 'more preset')} (-v)"] if more else []
+        if any("(+" in group.title for group in shown):
+            notes.append("(+N): N more presets with the same update")
+        if notes:
+            out.print(f"[dim]{'; '.join(notes)}[/]")
     draw_against_weights(out, result.diagnosis, {one.preset.health.verdict for one in shown})
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
@@ -81,16 +86,6 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
             out.print(f"\n[bold]{', '.join(group.names)}[/]  [dim]{passed}[/]")
             if failed:
                 out.print(_rules(out, failed))
-
-
-def _draw_groups(out: Console, groups: Sequence[EqualUpdates]) -> None:
-    """Say how many presets are left out, and what `(+2)` behind a name means."""
-    more = sum(len(group.names) for group in groups[SHOWN:])
-    lines = [f"and {plural(more, 'more preset')} (-v)"] if more else []
-    if any("(+" in group.title for group in groups[:SHOWN]):
-        lines.append("(+N): N more presets with the same update")
-    if lines:
-        out.print(f"[dim]{'; '.join(lines)}[/]")
 
 
 def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:

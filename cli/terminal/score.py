@@ -27,8 +27,8 @@ from rcdiag.pages.score.words import (
 )
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.base import counted_rows
+from rcdiag.results.correction import CorrectionNumbers
 from rcdiag.results.doc import heading_of
-from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 # The end of the first clause of a definition.
@@ -42,22 +42,18 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if verbose:
         _draw_all(out, result)
     else:
-        _draw_main(out, result)
+        if any(value.value is not None for value in result.mismatch.values()):
+            _draw_metrics(out, result, verbose=False)
+            out.print()
+        lines = preset_lines(result, _default_preset(result))
+        if result.pair_reason:
+            lines.append(("pair", result.pair_reason))
+        draw_lines(out, lines)
     presets = result.corrections.values()
     with_levels = verbose or len(presets) <= FEW_PRESETS
     draw_against_weights(out, result.diagnosis, {one.level for one in presets if with_levels})
     if result.logged is not None:
         out.print()  # the comparison with the log follows
-
-
-def _draw_main(out: Console, result: ScoreResult) -> None:
-    if any(value.value is not None for value in result.mismatch.values()):
-        _draw_metrics(out, result, verbose=False)
-        out.print()
-    lines = preset_lines(result, _default_preset(result))
-    if result.pair_reason:
-        lines.append(("pair", result.pair_reason))
-    draw_lines(out, lines)
 
 
 def _draw_all(out: Console, result: ScoreResult) -> None:

@@ -252,7 +252,7 @@ class _Reduction:
         self._last: tuple[Any, Any] = (None, None)
 
     def of(self, asked: Asked) -> Any:
-        """Return a reduction; squares are computed in the arithmetic of the quantity."""
+        """Compute a reduction by sequence; squares are taken in the arithmetic of the quantity."""
         key = asked.quantity, asked.guard, asked.dtype
         last, values = self._last
         if last != key:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.change_of_mismatch import sentence
+from rcdiag.diagnosis.change_of_mismatch import sentence as change_sentence
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
@@ -42,15 +42,14 @@ MEANINGS = {
     "inconclusive": "The table does not show whether anything is wrong.",
 }
 ONE_POLICY = "Only one policy is recorded: nothing was compared."
-# What is open if a cause is named although the verdict is `inconclusive`: in short, and as a
-# sentence.
 IDENTICAL = "columns-identical"
 GENERIC = ("forwards-differ", "context-differs")  # causes that say only that the two sides differ
+# What is still open if a cause is named although the verdict is `inconclusive`.
 OPEN_CAUSE = "its cause"
 OPEN_SAMPLER = "whether weights are valid"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
-KNOWN = {
+KNOWN = {  # what is open -> the sentence below the verdict
     OPEN_CAUSE: "The two sides differ, but the cause is open, and therefore also whether "
     "importance weights are valid.",
     OPEN_SAMPLER: "The cause is known, but not whether the recorded distribution sampled, and "
@@ -103,6 +102,7 @@ def headline(result: Result, sentence: str) -> Headline:
     first = diagnosis.causes[0] if diagnosis.causes else None
     actions = _actions(diagnosis.causes)
     commands = {action.command for action in actions if action.command}
+    over_steps = diagnosis.over_steps
     return Headline(
         level=level_of(diagnosis),
         verdict=diagnosis.verdict,
@@ -115,8 +115,8 @@ def headline(result: Result, sentence: str) -> Headline:
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
         log=_verdict_of_log(result, diagnosis),
-        steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
-        change=_change(diagnosis),
+        steps="" if over_steps is None else over_steps.says,
+        change="" if not (over_steps and over_steps.change) else change_sentence(over_steps.change),
         ruled_out=[
             (slug, diagnosis.ruled_out_by.get(slug) or _why_ruled_out(slug, result))
             for slug in diagnosis.ruled_out
@@ -138,12 +138,6 @@ def _verdict_of_log(result: Result, diagnosis: Diagnosis) -> str:
     from rcdiag.pages.score.logged import verdict_of_log  # needed by one command only
 
     return verdict_of_log(logged, diagnosis.verdict, alone=not compared(diagnosis))
-
-
-def _change(diagnosis: Diagnosis) -> str:
-    """Say how much lengths, uncertainty and mismatch per token contribute to a change."""
-    change = None if diagnosis.over_steps is None else diagnosis.over_steps.change
-    return "" if change is None else sentence(change)
 
 
 def _why_ruled_out(slug: str, result: Result) -> str:

@@ -17,6 +17,7 @@ from rcdiag.results.base import (
     ProfileBin,
     by_severity,
 )
+from rcdiag.results.coefficients import Coefficients, Denominator, Shares
 from rcdiag.results.compare import (
     CompareResult,
     JoinReport,
@@ -29,6 +30,7 @@ from rcdiag.results.compare import (
     Triangulation,
 )
 from rcdiag.results.convert import ConvertResult
+from rcdiag.results.correction import CorrectionResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.document import KINDS, Document, Result, from_json
@@ -36,8 +38,6 @@ from rcdiag.results.logged import LogComparison, LoggedKey
 from rcdiag.results.model_step import AfterStep, GradientReport, SplitReport
 from rcdiag.results.plain import to_json, to_plain
 from rcdiag.results.replay import (
-    Coefficients,
-    Denominator,
     Factor,
     Health,
     PairedDifference,
@@ -45,9 +45,8 @@ from rcdiag.results.replay import (
     ReplayResult,
     ReplayStep,
     Rule,
-    Shares,
 )
-from rcdiag.results.score import CorrectionResult, ScoreResult, StepResult
+from rcdiag.results.score import ScoreResult, StepResult
 from rcdiag.results.sequences import (
     BinExamples,
     SequenceContext,

@@ -39,7 +39,7 @@ class Doc(Struct, frozen=True):
     needs: str = ""  # options of the command without which the field is null
     keys: type | None = None  # a TypedDict that describes a dictionary's keys
     added: bool = False  # documents of earlier versions lack it; it then has its default
-    sparse: bool = False  # added, and only in a document where it is not null
+    sparse: bool = False  # added later, and left out of a document where it is null
     # The length of a list: exact, at least, that of another list, or one less than that. The other
     # list is a field of the same object, or, with `../`, of the object around it.
     entries: int | None = None

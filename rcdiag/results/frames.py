@@ -23,11 +23,12 @@ from rcdiag.files import csv_cell
 from rcdiag.results.base import Finding, MetricValue
 from rcdiag.results.compare import CompareResult, PolicySummary, Rung
 from rcdiag.results.convert import ConvertResult
+from rcdiag.results.correction import CorrectionNumbers, CorrectionResult
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult
 from rcdiag.results.diagnosis import NamedCause
 from rcdiag.results.doc import Number
 from rcdiag.results.replay import PresetReplay, ReplayResult
-from rcdiag.results.score import CorrectionNumbers, CorrectionResult, ScoreResult
+from rcdiag.results.score import ScoreResult
 from rcdiag.results.sweep import Candidate, SweepResult, SweepRow
 
 if TYPE_CHECKING:

@@ -151,7 +151,7 @@ def share_interval(events: Array, sizes: Array) -> Interval:
         error = float(np.sqrt(np.square(influence).sum() / (count[0] * (count[0] - 1.0))))
         skewness, _, groups = _shape_of_sum(influence, sizes[:, None].astype(np.float64), count)
     relative = (share / error) ** 2 if error > 0.0 else np.inf
-    # How much the skewness of groups widens it beyond a Poisson count with the same error.
+    # Skewness of the sum over groups beyond that of a Poisson count with the same relative error.
     beyond = np.sqrt(np.maximum(np.square(skewness) - 1.0 / relative, 0.0))
     more = _skewness_correction(beyond, np.zeros(1))
     quantile = student_quantile(_freedom(groups), TAIL) + more

@@ -76,7 +76,7 @@ class SuiteState(Struct, frozen=True):
         return merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
 
     def bounded(self) -> SuiteState:
-        """Return the state with too many single values replaced by counts."""
+        """Return the state with single values replaced by counts if there are too many."""
         return bounded({None: self})[None]
 
 

@@ -64,7 +64,14 @@ def logged_runs(
     for run in runs:
         if not (run.of_mismatch or ((keys or no_dump) and run.series)):
             if no_dump and len(run.log.rows) > 1 and b"[" not in LogFile.at(run.log.path).head:
-                raise _unknown_keys(run.log)
+                # Steps of numbers without lists: a log, with keys of its own names.
+                raise RcdiagError(
+                    f"{run.log.path}: {len(run.log.rows)} steps of numbers, but under no key that "
+                    f"rcdiag knows (it has {', '.join(list(run.log.keys)[:8])})",
+                    hint="name those of the mismatch: --key k3=KEY, with k1, ratio_mean, ess, "
+                    "entropy, reward, ... alike; a dump would have lists of token ids and "
+                    "log-probs",
+                )
             return None
     return runs
 
@@ -77,16 +84,6 @@ def _name(log: Log, logs: Sequence[Log]) -> str:
     place = 1 + next(at for at, one in enumerate(of_file) if one is log)
     which = log.run.replace("/", "_") or f"run {place} of {len(of_file)}"
     return f"{log.path.name} ({which})"
-
-
-def _unknown_keys(log: Log) -> RcdiagError:
-    """Return the error of a file of steps and numbers, without lists, whose keys are all new."""
-    return RcdiagError(
-        f"{log.path}: {len(log.rows)} steps of numbers, but under no key that rcdiag knows (it has "
-        f"{', '.join(list(log.keys)[:8])})",
-        hint="name those of the mismatch: --key k3=KEY, with k1, ratio_mean, ess, entropy, reward, "
-        "... alike; a dump would have lists of token ids and log-probs",
-    )
 
 
 def _names_a_quantity(path: Path) -> bool:

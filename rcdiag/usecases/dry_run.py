@@ -11,7 +11,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.scored_by import RATES, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.formats import plural
+from rcdiag.formats import duration, plural
 from rcdiag.runners import Runner
 from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
@@ -105,8 +105,8 @@ def _time_of(
     rounds = math.ceil(len(left) / engines)
     seconds = rounds * tokens / len(left) / known
     return (
-        f"{todo}: {_duration(seconds)} at {known:,.0f} tokens per second and engine ({source}), "
-        "plus the time to load the model"
+        f"{todo}: about {duration(seconds)} at {known:,.0f} tokens per second and engine "
+        f"({source}), plus the time to load the model"
     )
 
 
@@ -146,14 +146,6 @@ def _disk(plan: ScoringPlan, output: Destination | None) -> str:
         f"would write {place}: up to {_size(table + scored)}, and beside it up to "
         f"{_size(scored)} of finished parts until it is complete{room}"
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"about {max(seconds, 1):.0f} s"
-    if seconds < 90 * 60:
-        return f"about {seconds / 60:.0f} minutes"
-    return f"about {seconds / 3600:,.1f} hours"
 
 
 def _size(count: float) -> str:

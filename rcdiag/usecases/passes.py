@@ -73,7 +73,7 @@ class FileMark(NamedTuple):
     """Size and modification time of a file, by which a replaced file is detected."""
 
     size: int
-    changed: int  # nanoseconds
+    changed: int  # time in nanoseconds since 1970
 
 
 def read_table(

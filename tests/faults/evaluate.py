@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import rcdiag
-from benchmarks.scoring import machine
+from benchmarks import machine
 from rcdiag.errors import RcdiagError
 from tests.faults.prompts import ROOT
 from tests.faults.tables import make_table

@@ -12,7 +12,7 @@ from rcdiag.glossary.fields import TITLE as FIELD
 from rcdiag.glossary.kinds import kinds
 from rcdiag.glossary.words import LEVEL
 from rcdiag.results import SEVERITIES
-from rcdiag.results.score import CorrectionNumbers
+from rcdiag.results.correction import CorrectionNumbers
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import read_keys
 from rcdiag.trainers.verl.correction import OPTIONS

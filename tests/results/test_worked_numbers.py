@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rcdiag.results import MetricValue
+from rcdiag.results.coefficients import Coefficients, Shares
+from rcdiag.results.correction import CorrectionNumbers, CorrectionResult
 from rcdiag.results.doc import Doc, documented_fields
 from rcdiag.results.model_step import AfterStep, GradientReport
-from rcdiag.results.replay import Coefficients, Shares
-from rcdiag.results.score import CorrectionNumbers, CorrectionResult
 from rcdiag.results.sweep import SweepRow
 from tests.results import worked
 

@@ -40,7 +40,7 @@ def test_without_a_rate_the_time_is_unknown(setting, tmp_path):
 
 def test_a_given_rate_gives_the_time(setting):
     text = rcdiag.score.dry_run(**setting, rate=15 / 7200)
-    assert "about 2.0 hours at 0 tokens per second and engine (as " in text
+    assert "about 2 h 0 min at 0 tokens per second and engine (as " in text
     assert "about 15 s at 1 tokens" in rcdiag.score.dry_run(**setting, rate=1)
 
 
@@ -48,7 +48,7 @@ def test_the_last_round_of_parts_counts_fully(setting, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     text = rcdiag.score.dry_run(**setting, rate=0.01, devices=2)
     assert "2 engines side by side" in text
-    assert "about 17 minutes" in text, "two rounds of three parts, 1000 s"
+    assert "about 17 min at" in text, "two rounds of three parts, 1000 s"
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
@@ -69,7 +69,7 @@ def test_the_rate_comes_from_finished_parts(setting, tmp_path, monkeypatch):
     scored = ScoredPart(scores=scores, about={"seconds": 50.0})  # for 5 tokens
     write_part(plan.folder(spec) / name, spec, rows, scored)
     text = rcdiag.score.dry_run(**setting, output=out)
-    assert "1 of 3 parts are on disk, 10 tokens left: about 2 minutes" in text
+    assert "1 of 3 parts are on disk, 10 tokens left: about 2 min at" in text
     assert "measured in the parts that are on disk" in text
 
 

@@ -29,7 +29,10 @@ def answer(result: DiagnoseResult) -> str:
     explained = [one for one in result.experiments if one.explained]
     count = len({one.experiment for one in result.experiments})
     ran = f"{plural(count, 'experiment')} in {result.duration:.0f} s"
-    rows = "" if result.steps_of_model is None else f"; {_steps(result.steps_of_model)}"
+    rows = ""
+    if (steps := result.steps_of_model) is not None:
+        named = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
+        rows = f"; the checkpoint is that of step {named}: rows of other steps were not tested"
     if not explained:
         causes = result.diagnosis.causes if result.diagnosis else []
         if all(cause.slug in NOTHING_WRONG for cause in causes):
@@ -51,12 +54,6 @@ def explains(one: ExperimentResult) -> str:
     if one.explained:
         return f"{one.setting}: all but {left} of {before} nats rms of `{one.column}` explained"
     return f"{one.setting}: {left} of {before} nats rms of `{one.column}` left"
-
-
-def _steps(steps: list[int]) -> str:
-    """Say which steps the checkpoint belongs to."""
-    named = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
-    return f"the checkpoint is that of step {named}: rows of other steps were not tested"
 
 
 def posterior_rows(result: DiagnoseResult) -> list[str]:

@@ -81,8 +81,8 @@ class EqualUpdates(Struct, frozen=True):
 def equal_updates(result: ReplayResult) -> list[EqualUpdates]:
     """Return groups of presets with the same update.
 
-    No correction is first; others are sorted by health, the safest first, then by how far their
-    pull is from that without correction.
+    No correction is first; others are sorted by health, the safest first, then by how far
+    their coefficients are from those without correction.
     """
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
@@ -115,9 +115,9 @@ def _update(preset: PresetReplay) -> tuple[object, ...]:
 
     The loss is not part of it, since losses with the same coefficients make the same step.
     """
-    pull, gradient, after = preset.coefficients, preset.gradient, preset.after_step
+    coefficients, gradient, after = preset.coefficients, preset.gradient, preset.after_step
     sizes = (
-        *(pull.norm, pull.sum, pull.abs_sum),
+        *(coefficients.norm, coefficients.sum, coefficients.abs_sum),
         None if gradient is None else gradient.grad_norm,
         None if after is None else after.kl_old_new.value,
     )

@@ -8,7 +8,7 @@ from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
-# Level -> the result's field of counts, and words for it.
+# Level of a bound -> the histogram in `figures` that has it, and what that counts.
 LEVELS = {
     "token": ("log_ratio_histogram", "of tokens"),
     "sequence": ("sequence_log_ratio", "of sequences (sum)"),

@@ -18,7 +18,7 @@ MOST_POINTS = 15  # steps up to which each has a dot
 TONES: tuple[Tone, ...] = ("first", "second", "ink")  # one for each line
 ENDS = ("low", "high")  # columns of the interval of the one line
 
-# Name of a column -> its number at every step. All but those of ENDS are lines.
+# Name of a column -> its number at every step; each is drawn as a line, ENDS as the band.
 Columns = Mapping[str, Sequence[float | None]]
 # A number of a correction at one step; None if it has none.
 NumberAtStep = Callable[[StepResult, CorrectionResult], float | None]

@@ -114,8 +114,8 @@ def _presets(result: ReplayResult, against: str) -> Section:
 
 def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     """Return all columns with the functions for their cells; a Δ is a cell's second line."""
-    held = result.presets.get(against)
-    norm = None if held is None else held.coefficients.norm
+    reference = result.presets.get(against)
+    norm = None if reference is None else reference.coefficients.norm
     delta = partial(_delta, result, against)
     # A preset without a gradient, a step or shares has empty cells there.
     return [
@@ -134,8 +134,8 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
             lambda one: amount(one.preset.loss, note=one.preset.undefined or delta(one, "loss")),
             "loss",
         ),
-        numbers("|c|", lambda one: _pull(one.preset, norm), "coefficients.norm"),
-        numbers("Kept tokens", lambda one: _kept(one.preset, result), "kept_tokens"),
+        numbers("|c|", lambda one: _coefficient_norm(one.preset, norm), "coefficients.norm"),
+        numbers("Kept tokens", lambda one: _kept_share(one.preset, result), "kept_tokens"),
         numbers(
             "Clipped",
             lambda one: share(one.preset.metrics.get("actor/pg_clipfrac")),
@@ -183,13 +183,13 @@ def _names(update: EqualUpdates) -> Cell:
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
 
 
-def _pull(preset: PresetReplay, held: float | None) -> Cell:
+def _coefficient_norm(preset: PresetReplay, reference: float | None) -> Cell:
     """Return the cell of the coefficients' norm, and its ratio to that of the reference."""
     norm = preset.coefficients.norm
-    return amount(norm, note=f"× {norm / held:.3g}" if held and norm is not None else "")
+    return amount(norm, note=f"× {norm / reference:.3g}" if reference and norm is not None else "")
 
 
-def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
+def _kept_share(preset: PresetReplay, result: ReplayResult) -> Cell:
     """Return the cell of the share of kept tokens, and what the loss is divided by."""
     kept = preset.kept_tokens / max(result.num_tokens, 1)
     return replace(

@@ -39,12 +39,12 @@ def chi2_self_normalised(t: Totals, level: str) -> Array:
 
 
 def least_ess(level: str, suite: Suite, low: float) -> float:
-    """Return the lower end of an ESS, given the sample's; 0 if that is 0 or less."""
+    """Lower the end `low` of an ESS's interval by what the tail beyond the sample may add."""
     return 1.0 / largest_growth(suite, level, 1.0 / low) if low > 0.0 else 0.0
 
 
 def least_perplexity_ess(level: str, suite: Suite, low: float) -> float:
-    """Return the lower end of a perplexity ESS, given the sample's; 0 as in `least_ess`."""
+    """Lower the end `low` of a perplexity ESS's interval, as `least_ess` does."""
     if low <= 0.0:
         return 0.0
     return float(np.exp(-largest_entropy(suite, level, -float(np.log(low)))))

@@ -127,7 +127,7 @@ class Sought(Struct, frozen=True):
 
 
 def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
-    """Compute the numbers in the other arithmetic."""
+    """Compute the numbers in float32, or in float64 if ours are in float32 already."""
     given, names = sought.given, sought.names
     metrics = {metric for one in differing if (metric := names.metric(one.place.key)) is not None}
     plans = {} if given is None else {OTHER_ARITHMETIC: other_arithmetic(given)}

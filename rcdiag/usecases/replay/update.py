@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, one_of, setting
-from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import LossChoice
@@ -74,12 +73,18 @@ def chosen_update(
     policy_loss = rules.loss(name, whose=plan.trainer.name)
     own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
     own |= policy_loss.parsed(loss_settings)
+    reads = {one.name: one for one in policy_loss.settings}
+    of_file = {  # checked like settings of the user
+        key: value if value is None else reads[key].parsed(str(value))
+        for key, value in file.own.items()
+        if key in reads
+    }
     if denominator is None and constant is None:
         divisor, count = cast(Denominator | None, file.denominator), file.constant
     else:
         divisor, count = _denominator(denominator, constant), constant
     chosen = rules.defaults.changed(
-        **{**_of_loss(file.own, policy_loss), **own},
+        **{**of_file, **own},
         aggregation=aggregation or file.aggregation or rules.defaults.aggregation,
         denominator=divisor,
         constant=count,
@@ -107,16 +112,6 @@ def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
     if file.refused and loss is None:
         raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
     return file
-
-
-def _of_loss(own: Mapping[str, Any], loss: PolicyLoss) -> dict[str, Any]:
-    """Return the settings of a file that the loss reads, checked like settings of the user."""
-    reads = {one.name: one for one in loss.settings}
-    return {
-        name: value if value is None else reads[name].parsed(str(value))
-        for name, value in own.items()
-        if name in reads
-    }
 
 
 def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:

@@ -24,9 +24,8 @@ class SweepPlan(Struct, frozen=True, dict=True):
     """The settings of all families, the candidates among them, and facts about the table."""
 
     grids: Grids  # family -> its settings; "none" has a single one, without correction
-    candidates: Mapping[str, EstimatorSetting] = field(
-        default_factory=dict
-    )  # judged by their gradients
+    # Settings that are judged by their gradients.
+    candidates: Mapping[str, EstimatorSetting] = field(default_factory=dict)
     grouped: bool = False  # whether rows have a prompt group
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # for advantages, if these are not recorded

@@ -262,9 +262,9 @@ class SweepState:
         return self.tables[family, quantity]
 
     def _raise_shift(self, largest: float) -> float:
-        """Rescale "mass" if `largest` exceeds the shift.
+        """Raise the shift to `largest` if that is larger, and rescale the sums "mass" to it.
 
-        Returns the factor for sums that were scaled by `largest`.
+        Returns the factor for sums that were made with `largest` as their shift.
         """
         old, self.shift = self.shift, float(np.maximum(self.shift, largest))
         if not np.isfinite(self.shift):  # NaN and infinity stay
