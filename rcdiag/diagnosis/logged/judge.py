@@ -42,6 +42,7 @@ from rcdiag.diagnosis.logged.over_steps import (
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.formats import from_to
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -307,9 +308,7 @@ def _jumps(change: Change) -> bool:
 def _changes_size(change: Change, found: Found) -> Found:
     """Name a mismatch of rounding's size that grows with the steps or jumps."""
     grows = change.shape == "creep"
-    moved = (
-        f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
-    )
+    moved = f"{'grows steadily' if grows else 'jumps'} from {from_to(change.before, change.after)}"
     reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
     return undecided(
         f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
