@@ -14,6 +14,8 @@ NOT_AVAILABLE = "n/a"
 NOISE = 1e-12
 # The most decimals near 1, and the most digits anywhere: engines round log-probs.
 DECIMALS, DIGITS = 4, 5
+# Numbers from here on are written as powers of ten, smaller ones with commas: 1,230,000.
+LARGE = 1e9
 # Digits of an exponent -> superscripts, which all fonts and terminals have.
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -44,7 +46,7 @@ def number(value: float | None) -> str:
         return "1"
     if distance < 0.1:
         return f"{value:.{min(1 - _exponent(distance), DECIMALS)}f}"
-    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < LARGE else f"{value:.3g}"
 
 
 def measured(number_: Measured) -> tuple[str, str]:
@@ -100,7 +102,7 @@ def _rounded(value: float, decimals: int, powers: bool) -> str:
     """Round to `decimals`, left of the point if negative; `powers` writes a power of ten."""
     if abs(value) < NOISE:
         return "0"
-    if powers or abs(value) >= 1e6:
+    if powers or abs(value) >= LARGE:
         return f"{value:.{max(_exponent(value) + decimals, 0)}e}"
     return f"{round(value, decimals):z,.{max(decimals, 0)}f}"
 
@@ -119,7 +121,7 @@ def percentage(share: float) -> str:
     if abs(percent) < 0.01:
         return "<0.01%" if percent > 0.0 else ">-0.01%"
     digits = next((d for d in (3, 4, 5, 6) if float(f"{percent:.{d}g}") != 100.0), None)
-    return "100%" if digits is None else f"{percent:.{digits}g}%"
+    return "100%" if digits is None else f"{float(f'{percent:.{digits}g}'):,.10g}%"
 
 
 def percent(number: Measured) -> str:
@@ -186,6 +188,14 @@ def rough(value: float) -> str:
         if abs(two) >= size:
             return f"{two / size:.3g} {word}"
     return f"{two:,.0f}" if abs(two) >= 10.0 else f"{two:.2g}"
+
+
+def from_to(first: float, last: float) -> str:
+    """Return two estimates in one notation: `9.5e-05 to 1.2e-04`, `0.17 to 0.2`."""
+    sizes = sorted((abs(first), abs(last)))
+    if NOISE < sizes[0] < 1e-4 and sizes[1] < 1e-3:
+        return f"{first:.1e} to {last:.1e}"
+    return f"{rough(first)} to {rough(last)}"
 
 
 def mean_ratio(value: float) -> str:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.formats import measured, number, percentage, plural, with_interval
+from rcdiag.formats import from_to, measured, number, percentage, plural, with_interval
+from rcdiag.pages.ticks import plain
 from rcdiag.results import MetricValue
 
 FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -95,3 +96,23 @@ def test_counts_of_one_are_singular_and_others_plural():
         "2,304 sequences",
     ]
     assert plural(2, "batch", "batches") == "2 batches"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "text"),
+    [
+        (9.5e-5, 1.2e-4, "9.5e-05 to 1.2e-04"),
+        (0.17, 0.2, "0.17 to 0.2"),
+        (3e-5, 0.2, "3e-05 to 0.2"),
+        (0.0, 240.4, "0 to 240"),
+    ],
+)
+def test_two_estimates_are_in_one_notation(first, last, text):
+    assert from_to(first, last) == text
+
+
+def test_millions_are_written_out():
+    assert number(1.234e6) == "1,230,000"
+    assert measured(MetricValue(value=2e6, low=1.5e6, high=2.5e6))[1] == "1,500,000 to 2,500,000"
+    assert percentage(12.344) == "1,230%"
+    assert plain(1e6) == "1,000,000"

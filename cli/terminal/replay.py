@@ -15,6 +15,7 @@ from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.pages.replay.words import (
     TAGS,
     EqualUpdates,
+    batch_size,
     decided_by,
     equal_updates,
     factor_name,
@@ -49,7 +50,7 @@ LEGEND = {
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     step = "" if result.step is None else f"step {result.step}: "
     out.print(
-        f"{step}{plural(result.num_sequences, 'sequence')}, {result.policy_loss} loss, "
+        f"{step}{batch_size(result)}, {result.policy_loss} loss, "
         f"{result.aggregation}, advantages: {result.advantage}\n"
     )
     out.print(_factors(out, result, verbose))

@@ -22,6 +22,7 @@ from rcdiag.diagnosis.features import Features, Onset
 from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
 from rcdiag.diagnosis.thresholds import COARSE, EQUAL, LARGER, MANY_TIMES, SLIGHT, SURELY, TWICE
 from rcdiag.diagnosis.validity import LARGEST
+from rcdiag.formats import from_to
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -160,9 +161,9 @@ def _of_resets(steps: Counts, k3: Array, cleared: Sequence[int]) -> str:
     at = ", ".join(str(steps[one]) for one in cleared[:SHOWN])
     more = ", ..." if len(cleared) > SHOWN else ""
     return (
-        f"k3_kl grows from step {steps[0]} to {steps[first - 1]} ({k3[0]:.2g} to "
-        f"{k3[first - 1]:.2g}), falls back at step{'s' * (len(cleared) > 1)} {at}{more}: a "
-        "restart, empty cache or weight sync"
+        f"k3_kl grows from step {steps[0]} to {steps[first - 1]} "
+        f"({from_to(k3[0], k3[first - 1])}), falls back at step"
+        f"{'s' * (len(cleared) > 1)} {at}{more}: a restart, empty cache or weight sync"
     )
 
 
@@ -352,7 +353,7 @@ def _sentence(
         small, large = drift.levels(k3)
         if drift.at == 0 or large < small:
             return _of_trend(k3)
-        return f"k3_kl grows from step {steps[_begins(drift)]} on ({small:.2g} to {large:.2g})"
+        return f"k3_kl grows from step {steps[_begins(drift)]} on ({from_to(small, large)})"
     some = _large(k3)
     if some is not None and not moved:
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
@@ -369,12 +370,12 @@ def _sentence(
         if change is not None:
             before, after = f"{change.k3_before:.2g}", f"{change.k3_after:.2g}"
             return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
-        return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
+        return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {from_to(low, high)}"
     if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
         begin = f"step {steps[0]}" if len(some) == 1 else f"steps {steps[0]} to {steps[some[-1]]}"
         return (
             f"k3_kl is large in {begin} and drops at step {steps[len(some)]} "
-            f"({np.median(k3[some]):.2g} to {np.median(k3[len(some) :]):.2g})"
+            f"({from_to(np.median(k3[some]), np.median(k3[len(some) :]))})"
         )
     first = moved[0].moved_at
     together = [one for one in moved if one.moved_at == first]
@@ -395,7 +396,7 @@ def _of_trend(k3: Array) -> str:
     first, last = np.median(k3[:third]), np.median(k3[-third:])
     verb = "grows" if last > first else "falls"
     return (
-        f"k3_kl {verb} steadily, from {first:.2g} to {last:.2g} (medians of the first and last "
+        f"k3_kl {verb} steadily, from {from_to(first, last)} (medians of the first and last "
         f"third of {len(k3)} steps)"
     )
 
@@ -409,4 +410,4 @@ def _large(k3: Array) -> Counts | None:
 
 
 def _numbers(one: MovedNumber) -> str:
-    return f"{one.name} ({one.median_before:.2g} to {one.median_after:.2g})"
+    return f"{one.name} ({from_to(one.median_before, one.median_after)})"

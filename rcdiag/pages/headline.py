@@ -259,21 +259,23 @@ def logged_steps(logs: Sequence[LogSummary]) -> str:
 
 
 def _about(result: Result) -> str:
-    """Return the name and size of the table."""
+    """Return the name and size of what the diagnosis judges: the table, or the part of it read."""
     table = dump_name(result)
     if logs := getattr(result, "logs", ()):
         return f"{table}, {logged_steps(logs)}"
     left_out = getattr(result, "rows_left_out", 0)
     # The tokens are those of all rows, so the rows that numbers leave out come after them.
     without = f", {plural(left_out, 'row')} left out" if left_out else ""
-    judged = None if result.diagnosis is None else result.diagnosis.judged_rows
-    diagnosed = judged is not None and judged < result.num_sequences
-    of_these = f" ({judged:,} diagnosed)" if diagnosed else ""
     rows = result.provenance.get("rows", 0)  # of the whole table; the command may read a part
-    of_all = f" of {rows:,}" if rows > result.num_sequences else ""
-    noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
-    size = f"{result.num_sequences:,}{of_all} {noun}{of_these}"
-    return f"{table}, {size}, {plural(result.num_tokens, 'token')}{without}"
+    one_step = getattr(result, "step", None) is not None and rows > result.num_sequences
+    # A replay's numbers are of one step, its diagnosis is of the whole table.
+    read = rows if one_step else result.num_sequences
+    judged = None if result.diagnosis is None else result.diagnosis.judged_rows
+    of_these = f" ({judged:,} diagnosed)" if judged is not None and judged < read else ""
+    of_all = f" of {rows:,}" if rows > read else ""
+    noun = "response" if max(rows, read) == 1 else "responses"
+    tokens = "" if one_step else f", {plural(result.num_tokens, 'token')}"
+    return f"{table}, {read:,}{of_all} {noun}{of_these}{tokens}{without}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:

@@ -146,7 +146,7 @@ def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
 
 def plain(value: float) -> str:
     """Format a tick; rounding turns 0.30000000000000004, a sum of steps, into 0.3."""
-    return f"{float(f'{value:.6g}'):g}".replace("-", "−")
+    return f"{float(f'{value:.6g}'):,.10g}".replace("-", "−")
 
 
 def power_of_ten(value: float) -> str:

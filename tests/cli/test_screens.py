@@ -416,13 +416,23 @@ def test_ess_is_relative_to_the_measured_rows(tmp_path):
     assert "positive-log-probs  56 unmasked log-probs of `old` are positive" in finding
 
 
-@pytest.mark.parametrize("command", ["diagnose", "replay"])
-def test_the_screen_says_if_it_describes_part_of_the_table(rcdiag, command):
-    """Diagnosis and replay read a part of a large table: blocks of rows, or one step."""
-    document = rcdiag(command, SAMPLES / "rollouts.parquet", "--json").document
+def test_the_screen_says_if_it_describes_part_of_the_table(rcdiag):
+    """Diagnosis reads a part of a large table: blocks of rows."""
+    document = rcdiag("diagnose", SAMPLES / "rollouts.parquet", "--json").document
     counts = f"{document['num_sequences']:,} of 2,304 responses, {document['num_tokens']:,} tokens"
     assert document["num_sequences"] < 2304
-    assert counts in rcdiag(command, SAMPLES / "rollouts.parquet").out
+    assert counts in rcdiag("diagnose", SAMPLES / "rollouts.parquet").out
+
+
+def test_a_replay_says_which_numbers_are_of_one_step(rcdiag):
+    """The diagnosis is of the whole table, the updates are those of one step."""
+    lines = rcdiag("replay", SAMPLES / "rollouts.parquet").out.splitlines()
+    head = " ".join(" ".join(lines).split())
+    (batch,) = [line for line in lines if "vanilla loss" in line]
+    found = re.match(r"step (\d+): (\d+) of 2,304 sequences, [\d,]+ tokens, ", batch)
+    assert found
+    assert "rollouts.parquet, 2,304 responses" in head
+    assert f"numbers step {found[1]} alone: " in head
 
 
 def test_one_policy_leaves_only_the_comparison_open(tmp_path):

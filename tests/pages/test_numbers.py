@@ -27,7 +27,7 @@ def script(browser):
 
 def numbers() -> list[float]:
     random = np.random.default_rng(0)
-    sizes = 10 ** random.uniform(-6, 5, DRAWN) * random.choice([1.0, -1.0], DRAWN)
+    sizes = 10 ** random.uniform(-6, 10, DRAWN) * random.choice([1.0, -1.0], DRAWN)
     near_one = 1 + random.choice([1.0, -1.0], DRAWN) * 10 ** random.uniform(-9, -1, DRAWN)
     return [0.0, 1.0, *sizes.tolist(), *near_one.tolist()]
 

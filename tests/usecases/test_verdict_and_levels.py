@@ -157,6 +157,8 @@ def test_presets_fail_a_healthy_table_only_if_the_user_named_them(named, tmp_pat
     (unsafe,) = [finding for finding in result.findings if finding.slug == "unsafe-update"]
     assert unsafe.severity == ("warning" if named else "note")
     assert "train without a correction" in unsafe.fix
+    in_score = [f for f in api.score(path, presets=presets).findings if f.slug == unsafe.slug]
+    assert [(f.severity, f.fix) for f in in_score] == [("warning", unsafe.fix)] * named
 
 
 def test_the_reversed_pair_has_no_graver_level_and_no_judgement_of_who_sampled(tmp_path):

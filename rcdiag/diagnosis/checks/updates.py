@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
@@ -11,7 +11,7 @@ from rcdiag.formats import plural
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
-    from rcdiag.results import ReplayResult
+    from rcdiag.results import ReplayResult, ScoreResult
 
 
 def _undefined(given: CheckInput) -> Iterator[Observation]:
@@ -40,6 +40,46 @@ LOSS_UNDEFINED = Check(
 
 
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
+    if given.result.kind == "score":
+        yield from _unsafe_corrections(given)
+    else:
+        yield from _unsafe_updates(given)
+
+
+def _unsafe_corrections(given: CheckInput) -> Iterator[Observation]:
+    """Report presets that the user named and whose own rules fail, as `replay` does.
+
+    Those that nobody named are in score's table of presets, with their level.
+    """
+    result: ScoreResult = given.result
+    if given.plan is None or not given.plan.named:
+        return
+    failing = {
+        name: {
+            "kept_sequences": one.kept_sequences,
+            "ess_seq_applied": one.actual["ess_seq_applied"],
+            "mean_weight": one.mean_weight(result.num_tokens),
+        }
+        for name, one in result.corrections.items()
+        if one.level == "error" and one.kept_tokens
+    }
+    if not failing:
+        return
+    first, numbers = next(iter(failing.items()))
+    left = f"keeps {numbers['kept_sequences']:,} of {plural(result.num_sequences, 'sequence')}"
+    if numbers["ess_seq_applied"] is not None:
+        left += f", ESS {numbers['ess_seq_applied'] * result.num_sequences:,.0f}"
+    if numbers["mean_weight"] is not None:
+        left += f", mean weight {numbers['mean_weight']:.2g}"
+    levels = {name: one.level for name, one in result.corrections.items()}
+    yield Observation(
+        message=f"{_are_unsafe(len(failing), len(result.corrections))}; e.g. {first} {left}",
+        evidence=failing,
+        fix=cause_first(result) or _safe_ones(result, levels),
+    )
+
+
+def _unsafe_updates(given: CheckInput) -> Iterator[Observation]:
     """Report updates that fail a health rule; the counts are those of the table of presets.
 
     There is no finding if only the update without a correction fails, which is there for
@@ -51,32 +91,36 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         for name, preset in result.presets.items()
         if preset.health.verdict == "error"
     }
-    presets = [name for name, preset in result.presets.items() if preset.mode != "naive"]
-    failing = [name for name in presets if name in bad]
+    levels = {
+        name: preset.health.verdict
+        for name, preset in result.presets.items()
+        if preset.mode != "naive"
+    }
+    failing = [name for name in levels if name in bad]
     advised = [name for name in failing if not result.presets[name].undefined]
     if not advised:
         return
     yield Observation(
-        message=f"{len(failing)} of {plural(len(presets), 'preset')} "
-        f"{'is' if len(failing) == 1 else 'are'} unsafe by a health rule; e.g. {advised[0]}: "
+        message=f"{_are_unsafe(len(failing), len(levels))}; e.g. {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
         severity=given.severity_of_presets,
-        fix=cause_first(result) or _safe_ones(result),
+        fix=cause_first(result) or _safe_ones(result, levels),
     )
 
 
-def _safe_ones(result: ReplayResult) -> str:
+def _are_unsafe(failing: int, presets: int) -> str:
+    be = "is" if failing == 1 else "are"
+    return f"{failing} of {plural(presets, 'preset')} {be} unsafe by a health rule"
+
+
+def _safe_ones(result: ScoreResult | ReplayResult, levels: Mapping[str, str | None]) -> str:
     """Name the corrections whose update is safe, or say that there is none or none is needed."""
     if result.diagnosis is not None and result.diagnosis.verdict == "healthy":
         return "train without a correction: the mismatch costs nothing"
-    safe = [
-        name
-        for name, preset in result.presets.items()
-        if preset.health.verdict == "ok" and preset.mode != "naive"
-    ]
+    safe = [name for name, level in levels.items() if level == "ok"]
     if not safe:
-        return "reduce the mismatch: no preset of this replay passes the health rules"
+        return f"reduce the mismatch: no preset of this {result.kind} passes the health rules"
     named = ", ".join(safe[:SHOWN])
     more = f" and {len(safe) - SHOWN} more" if len(safe) > SHOWN else ""
     return f"use one with health ok ({named}{more}), or reduce the mismatch"
@@ -85,11 +129,12 @@ def _safe_ones(result: ReplayResult) -> str:
 UNSAFE_UPDATE = Check(
     slug="unsafe-update",
     severity="warning",
-    stages=("replay",),
+    stages=("score", "replay"),
     asks="Does the update of every preset pass the health rules?",
-    says="A replayed update fails a health rule: too few sequences kept, too small an effective "
-    "sample size, a few sequences that dominate the gradient, a wrong direction, or a step that "
-    "moves the policy too far.",
+    says="An update fails a health rule: too few sequences kept, too small an effective sample "
+    "size or mean weight; in a replay also a few sequences that dominate the gradient, a wrong "
+    "direction, or a step that moves the policy too far. `score` reports it of presets that the "
+    "user named.",
     fix="use a preset with health ok, or reduce the mismatch; where the verdict is broken, fix its "
     "cause first",
     example="rcdiag replay DUMP -v shows every rule with its source",

@@ -39,6 +39,7 @@ from rcdiag.diagnosis.logged.over_steps import (
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.formats import from_to
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -309,9 +310,7 @@ def _jumps(change: Change) -> bool:
 def _changes_size(change: Change, found: Found) -> Found:
     """Name a mismatch that grows or jumps where other numbers are as small as rounding."""
     grows = change.shape == "creep"
-    moved = (
-        f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
-    )
+    moved = f"{'grows steadily' if grows else 'jumps'} from {from_to(change.before, change.after)}"
     reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
     size = (
         "That is more than the rounding of two engines, though other numbers are as small as it"

@@ -11,7 +11,7 @@ from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
-from rcdiag.formats import plural
+from rcdiag.formats import from_to, plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
 OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
@@ -138,7 +138,7 @@ def _further(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
 
 
 def _from_to(change: Change) -> str:
-    return f"from {change.before:.2g} to {change.after:.2g}"
+    return f"from {from_to(change.before, change.after)}"
 
 
 def _together(moved: Sequence[Change], first: Change, *, values: bool) -> str:

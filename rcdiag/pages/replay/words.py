@@ -36,8 +36,26 @@ def factor_name(name: str, factor: Factor) -> str:
     return f"{FACTORS.get(name, name)}: {factor.behavior} → {factor.target}"
 
 
+def is_part(result: ReplayResult) -> bool:
+    """Tell whether the batch is one step of a table of several."""
+    return result.step is not None and result.provenance.get("rows", 0) > result.num_sequences
+
+
+def batch_size(result: ReplayResult) -> str:
+    """Return the size of the batch; the headline has the tokens of a whole table."""
+    if not is_part(result):
+        return plural(result.num_sequences, "sequence")
+    of_all = f"{result.num_sequences:,} of {result.provenance['rows']:,} sequences"
+    return f"{of_all}, {plural(result.num_tokens, 'token')}"
+
+
 def answer(result: ReplayResult) -> str:
     """Say how many presets pass all health rules, and the verdict on no correction."""
+    sentence = _of_presets(result)
+    return f"step {result.step} alone: {sentence}" if is_part(result) else sentence
+
+
+def _of_presets(result: ReplayResult) -> str:
     own = {name: one for name, one in result.presets.items() if one.mode != "naive"}
     naive = [one for name, one in result.presets.items() if name not in own]
     verdicts = [preset.health.verdict for preset in own.values()]

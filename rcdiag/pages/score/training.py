@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rcdiag.formats import from_to
 from rcdiag.pages.charts import Chart
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.diagnose.logs import panel_of_key
@@ -26,7 +27,7 @@ def training_keys(log: LogSummary | None) -> list[LoggedQuantity]:
 def moved_in_training(moved: Sequence[KeyMoved]) -> str:
     """Say which of these keys moved, and when; "" if none did."""
     named = [
-        f"{one.key} ({one.key_before:.2g} to {one.key_after:.2g}) at step {one.step_moved}"
+        f"{one.key} ({from_to(one.key_before, one.key_after)}) at step {one.step_moved}"
         for one in moved
         if one.quantity in OF_TRAINING
     ]

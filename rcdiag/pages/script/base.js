@@ -44,13 +44,14 @@ function svg(name, attributes = {}, ...children) {
 // interval, near 1 up to four decimals.
 const NOISE = 1e-12; // float64 rounding of a zero
 const DECIMALS = 4;
+const LARGE = 1e9; // from here on powers of ten
 const exponent = (value) => Math.floor(Math.log10(Math.abs(value)));
 function number(value) {
   if (value === null || value === undefined || value === "") return MISSING;
   if (typeof value === "string") return value;
   if (!Number.isFinite(value)) return String(value);
   const [size, distance] = [Math.abs(value), Math.abs(value - 1)];
-  if (size >= 1e3 && size < 1e6) return Number(value.toPrecision(3)).toLocaleString("en-US");
+  if (size >= 1e3 && size < LARGE) return Number(value.toPrecision(3)).toLocaleString("en-US");
   if (distance < NOISE || distance >= 0.1) return short(value, 3);
   return value.toFixed(Math.min(1 - exponent(distance), DECIMALS));
 }
@@ -58,11 +59,10 @@ function number(value) {
 function short(value, digits) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
-  const written = size >= 1e5 || size < 1e-4
-    ? twoDigitPower(value.toExponential(digits - 1).replace(/\.?0+e/, "e"))
-    : String(Number(value.toPrecision(digits)));
-  return written;
+  if (Number.isInteger(value) && size < LARGE) return value.toLocaleString("en-US");
+  if (size >= LARGE || size < 1e-4) return twoDigitPower(value.toExponential(digits - 1).replace(/\.?0+e/, "e"));
+  const rounded = Number(value.toPrecision(digits));
+  return size >= 1e3 ? rounded.toLocaleString("en-US") : String(rounded);
 }
 
 // Writes 5.4e-5 as 5.4e-05, like Python.
@@ -101,7 +101,7 @@ function measured({ value, low, high }) {
 function rounded(value, decimals, powers) {
   const size = Math.abs(value);
   if (size < NOISE) return "0";
-  if (powers || size >= 1e6) return twoDigitPower(value.toExponential(Math.max(exponent(value) + decimals, 0)));
+  if (powers || size >= LARGE) return twoDigitPower(value.toExponential(Math.max(exponent(value) + decimals, 0)));
   const tens = 10 ** Math.max(-decimals, 0); // round to tens or hundreds if the interval is wider than ones
   const places = Math.max(decimals, 0);
   const digits = { minimumFractionDigits: places, maximumFractionDigits: places, signDisplay: "negative" };

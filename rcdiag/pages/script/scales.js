@@ -68,13 +68,22 @@ function logScale(axis, values) {
   return {
     place: (value) => (value > 0 ? (Math.log10(value) - low) / (high - low) : 0),
     ticks: ticks.map((value) => Number(value.toPrecision(6))),
-    text: (value) => written(axis, value),
+    text: oneNotation(axis, ticks),
   };
 }
 
 // A power of ten with superscript characters.
 function raised(power) {
   return String(power).replace(/./g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]);
+}
+
+// One notation for all ticks of powers of ten: 0.001 and 1,000, or 10⁻⁵ and 10⁶ if any is far from 1.
+function oneNotation(axis, ticks) {
+  const power = (value) => Math.log10(Math.abs(value));
+  const powers = ticks.filter((value) => value !== 0).map(power);
+  const far = powers.some((each) => each < -4.5 || each > 5.5) && powers.every((each) => Math.abs(each - Math.round(each)) < 1e-6);
+  if (axis.percent || !far) return (value) => written(axis, value);
+  return (value) => (value ? `${value < 0 ? "−" : ""}10${raised(Math.round(power(value)))}` : "0");
 }
 
 function symlogScale(axis, values) {
@@ -93,9 +102,7 @@ function symlogScale(axis, values) {
     }
   }
   const crowded = ticks.length > 9;
-  // One notation for all ticks: 0.001, or 10⁻⁴ if any is smaller.
-  const power = (value) => `10${raised(Math.round(Math.log10(Math.abs(value))))}`;
-  const tick = (value) => (value && least < 1e-4 ? `${value < 0 ? "−" : ""}${power(value)}` : written(axis, value));
+  const tick = oneNotation(axis, ticks);
   return {
     place: (value) => (move(value) - low) / (high - low),
     ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
