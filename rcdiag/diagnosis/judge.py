@@ -26,7 +26,7 @@ from rcdiag.diagnosis.next_experiment import (
 )
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.thresholds import ENOUGH, HALF, MOST
+from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, HALF, MOST
 from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, Validity
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -44,7 +44,7 @@ GENERIC = "forwards-differ"
 GENERIC_CAUSES = (GENERIC, "context-differs")
 # Causes named by the size of log-ratios over tokens or steps, which a record of another
 # distribution may have as well: where E[ratio] cannot tell who sampled, they do not either.
-BY_PATTERN = (GENERIC, "weights-differ", "weights-never-synced")
+BY_PATTERN = (GENERIC, "moe-routing", "weights-differ", "weights-never-synced")
 # Faults in how the trainer lays out its tensors: they affect every row of a run, in all steps.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 NO_LOG_PROBS = "nan-log-probs"  # rows that have it are left out of all numbers
@@ -216,6 +216,8 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
         return []  # all responses are empty
     if stage in EXCLUSIVE_STAGES and (not pair or len(case.tokens) < ENOUGH):
         return []
+    if stage == "distribution" and features.at_few_tokens:
+        return []  # another distribution moves tokens in all contexts, some more and some less
     weighed = []
     for cause in CAUSES.values():
         if cause.stage != stage or (cause.needs_two and not pair):
@@ -532,8 +534,9 @@ def _of_other_rows(features: Features, causes: Sequence[NamedCause]) -> str:
 
 
 def _usefulness(features: Features, validity: Validity) -> str:
-    """Say how many effective sequences importance weights leave: valid weights may still be
-    useless.
+    """Say how many effective sequences importance weights leave: valid weights may be useless.
+
+    A large ESS is uncertain where a few rows alone have weights far from the mean.
     """
     tokens = features.case.tokens
     log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
@@ -541,7 +544,10 @@ def _usefulness(features: Features, validity: Validity) -> str:
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
     little = ess < HALF * rows  # weights of whole sequences are of little use
-    ending = f"but {found}: remove the cause first" if little else f"and {found}"
+    squares = (weights / weights.mean() - 1.0) ** 2  # ESS is rows / (1 + their mean)
+    few = float(squares.sum()) ** 2 < FEWEST_ROWS * float(squares @ squares)
+    depends = ", which depends on a few rows" if few else ""
+    ending = f"but {found}: remove the cause first" if little else f"and {found}{depends}"
     if validity.answer == VALID:
         return f"Importance weights are valid {ending}."
     return f"By the cause importance weights are valid {ending}. {validity.sentence}"

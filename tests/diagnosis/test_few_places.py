@@ -7,7 +7,16 @@ import pytest
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
-from tests.diagnosis.tables import judged, made, noisy, plain, with_values
+from tests.diagnosis.tables import (
+    State,
+    drifted,
+    judged,
+    made,
+    noisy,
+    plain,
+    rerouted,
+    with_values,
+)
 
 LENGTH = 60
 
@@ -123,7 +132,7 @@ def test_rounding_of_the_few_rows_that_are_uncertain_is_no_cluster() -> None:
 
 
 def test_without_a_mismatch_nothing_holds_it() -> None:
-    assert Features(made(plain, plain, rows=32)).dominant is None
+    assert Features(made(plain, plain, rows=32)).few_places is None
 
 
 def test_unlikely_values_among_others_that_differ_as_much_are_not_damage() -> None:
@@ -132,3 +141,46 @@ def test_unlikely_values_among_others_that_differ_as_much_are_not_damage() -> No
     wrong = (case.position > 5) & (case.position % 3 == 0) & (case.log_probs["old"] != -45.0)
     read = with_values(case, "old", lambda values: np.where(wrong, -18.0, values))
     assert "sentinel" not in [cause.slug for cause in judged(read).causes]
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("count", [4, 8, 30])
+def test_damaged_tokens_are_counted_and_no_weights_are_called_valid(
+    count: int, policy: str
+) -> None:
+    case = made(plain, noisy(0.01), rows=256, length=LENGTH)
+    here = np.random.default_rng(7).choice(len(case.mask), count, replace=False)
+
+    def damaged(values: np.ndarray) -> np.ndarray:
+        values[here] = -np.linspace(9.0, 12.0, count)
+        return values
+
+    diagnosis = judged(with_values(case, policy, damaged))
+    assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
+    assert f"most at {count} tokens, the largest in row " in diagnosis.causes[0].message
+    assert diagnosis.verdict in ("inconclusive", "broken")
+    assert "weights are valid" not in diagnosis.summary
+
+
+def test_the_rows_of_one_prompt_are_named_and_their_cause_is_open() -> None:
+    prompt = np.arange(256) // 8 == 5
+    older = drifted(0.3)
+
+    def law(logits: np.ndarray, state: State) -> np.ndarray:
+        return np.where(prompt[:, None], older(logits, state), plain(logits, state))
+
+    case = made(law, noisy(0.01), law, rows=256, length=LENGTH, group_of=8)
+    diagnosis = judged(case)
+    assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
+    assert ", most in rows 40, 41, 42 and 5 more (all of 1 prompt): they hold 9" in (
+        diagnosis.summary
+    )
+    assert diagnosis.summary.endswith(" of 256 sequences, which depends on a few rows.")
+    possible = diagnosis.causes[0].also_possible
+    assert {"stale-weights", "trainer-without-temperature", "context-differs"} <= {*possible}
+
+
+def test_without_a_gap_no_tokens_are_a_few_places() -> None:
+    """Other experts move some tokens far and some less."""
+    case = made(plain, rerouted(1.0, 0.002), rows=256, length=LENGTH)
+    assert Features(case).few_places is None

@@ -35,7 +35,8 @@ from rcdiag.diagnosis.features import (
     LogRatios,
 )
 from rcdiag.diagnosis.features.declared import QUANTISED
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART, Dominant
+from rcdiag.diagnosis.features.few_places import FewPlaces
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     COARSE,
@@ -45,9 +46,10 @@ from rcdiag.diagnosis.thresholds import (
     MUCH_LARGER,
     NEARLY_ALL,
     PART,
+    SHOWN,
 )
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.formats import rough, share_of
+from rcdiag.formats import plural, rough, share_of
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -72,11 +74,13 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "prompt-truncated",
             "logits-not-shifted",
         ]
+    elif features.few_places is not None:
+        where, possible = _at_few_places(features, features.few_places)
+        # How many more such tokens or rows there are is unknown.
+        open_yet = validity.answer != INVALID and (features.at_few_tokens or validity.few)
+        verdict = "inconclusive" if open_yet else None
     elif validity.answer == INVALID:
         where, possible = _not_sampled(features)
-    elif features.dominant is not None:
-        verdict = "inconclusive"  # how many more such tokens or rows there are is unknown
-        where, possible = _at_few_places(features, features.dominant)
     elif at_rounding is not None:
         where = (
             f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
@@ -131,7 +135,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     )
 
 
-def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
+def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
     """Name the tokens or rows that hold most squared log-ratios, where the others are rounding."""
     case, tokens, first = features.case, features.case.tokens, int(few.places[0])
     count = len(few.places)
@@ -140,9 +144,17 @@ def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
         f"and all others agree to rounding ({few.rms_of_others:.2g} nats rms)"
     )
     if few.of_rows:
-        rows = " and ".join(map(str, case.row[few.places]))
-        where = f", most in row{'s' * (count > 1)} {rows}: {held}; see what was scored there"
-        return where, ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
+        rows = ", ".join(map(str, case.row[few.places[:SHOWN]]))
+        rows += f" and {count - SHOWN} more" if count > SHOWN else ""
+        prompts = f" (all of {plural(few.prompts, 'prompt')})" if few.prompts else ""
+        where = (
+            f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}; see which tokens, weights "
+            "and temperature both sides had there"
+        )
+        possible = ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
+        if features.validity.answer == INVALID:
+            return where, [*possible, "temperature-raw-recorded", "draft-recorded"]
+        return where, [*possible, "stale-weights", "trainer-without-temperature"]
     where = (
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
         f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "

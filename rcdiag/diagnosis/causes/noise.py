@@ -46,7 +46,7 @@ def structures(features: Features) -> list[str]:
         "depend on the engine": outliers is not None and bool(outliers.engines),
         SOME_ROWS: (outliers is not None and not outliers.engines)
         or log_ratios.clustering > MUCH_LARGER,
-        FEW_TOKENS: features.dominant is not None and not features.dominant.of_rows,
+        FEW_TOKENS: features.at_few_tokens,
         "are large in some steps alone": features.onset is not None or location.onset is not None,
     }
     return [name for name, found in tests.items() if found]

@@ -421,6 +421,8 @@ def _trainer_sampled(features: Features) -> Suspicion | None:
     mean, z = log_ratios.mean
     if log_ratios.rms < COARSE or mean < 0 or features.validity.answer != INVALID:
         return None
+    if features.few_places is not None:
+        return None  # a few tokens or rows do not show which distribution sampled the others
     # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the other engine.
     if abs(log_ratios.inverse_mean[1]) > max(SURELY, BY_NOISE * log_ratios.ratio_mean[1]):
         return None

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.declared import Declared
+from rcdiag.diagnosis.features.few_places import FewPlaces, few_places
 from rcdiag.diagnosis.features.kept_sets import RecordedKeptSets, recorded_kept_sets
 from rcdiag.diagnosis.features.location import MismatchLocation, Onset
 from rcdiag.diagnosis.features.log_ratios import (
     BITWISE,
     ENGINE_NOISE,
     LARGE_MISMATCH,
-    Dominant,
     LogRatios,
 )
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
@@ -95,9 +95,14 @@ class Features(Struct, frozen=True, dict=True):
         return 1.0 if noise is None or most is None else min(noise / most, 1.0)
 
     @cached_property
-    def dominant(self) -> Dominant | None:
+    def few_places(self) -> FewPlaces | None:
         """Return the few tokens or rows without which the two sides agree to rounding."""
-        return self.log_ratios.dominant(self.engine_noise)
+        return few_places(self.log_ratios, self.engine_noise, self.case.cluster)
+
+    @property
+    def at_few_tokens(self) -> bool:
+        """Tell whether the two sides agree to rounding except at a few tokens."""
+        return self.few_places is not None and not self.few_places.of_rows
 
     @property
     def engine_noise(self) -> float:

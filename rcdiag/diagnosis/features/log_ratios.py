@@ -14,11 +14,8 @@ from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     EQUAL,
     FEWEST,
-    FEWEST_OF_PATTERN,
     FEWEST_OF_ROW,
     LARGER,
-    MOST,
-    MUCH_LARGER,
     SURELY,
     TINY,
 )
@@ -246,40 +243,6 @@ class LogRatios(Struct, frozen=True, dict=True):
         pairs = (float(of_rows @ of_rows) - alone) / max(every, TINY)
         by_chance = own + (float(squares.sum()) ** 2 - own) * pairs
         return float(np.sum(self.tokens.row_sums(squares) ** 2)) / max(by_chance, TINY)
-
-    def dominant(self, rounding: float) -> Dominant | None:
-        """Return the fewest tokens, else rows, without which the rms is below `rounding` nats.
-
-        They are fewer than FEWEST_OF_PATTERN. Tokens hold MOST of the squared log-ratios, as one of
-        a few hundred honest ones may hold half; rows hold half of them, which cluster there. None
-        where there are no such tokens or rows, or the whole rms is below `rounding`.
-        """
-        squares = self.values**2
-        total, count = float(squares.sum()), max(len(squares), 1)
-        if total < count * rounding**2:
-            return None
-        of_rows = self.tokens.row_sums(squares)
-        for sums, least in ((squares, MOST), (of_rows, 0.5)):
-            if sums is of_rows and self.clustering < MUCH_LARGER:
-                continue
-            order = np.argsort(-sums, kind="stable")[: FEWEST_OF_PATTERN - 1]
-            rest = np.maximum(total - np.cumsum(sums[order]), 0.0)
-            enough = np.flatnonzero((rest < count * rounding**2) & (rest < (1 - least) * total))
-            if len(enough):
-                last = int(enough[0])
-                held, others = 1.0 - rest[last] / total, np.sqrt(rest[last] / count)
-                places = order[: last + 1]
-                return Dominant(sums is of_rows, places, float(held), float(others))
-        return None
-
-
-class Dominant(NamedTuple):
-    """A few tokens or rows that hold most squared log-ratios, the largest first."""
-
-    of_rows: bool
-    places: Counts  # indices of the tokens, or of the rows in the case
-    held: float  # share of the squared log-ratios
-    rms_of_others: float  # nats
 
 
 class Agreement(NamedTuple):
