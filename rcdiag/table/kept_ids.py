@@ -34,11 +34,6 @@ def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     return found
 
 
-def by_row(kept: Ragged, rows: Trajectories) -> Ragged:
-    """Return the same ids as one list per row."""
-    return Ragged(kept.values, kept.offsets[rows.response_ids.offsets])
-
-
 def check_kept_ids(
     name: str,
     kept: Ragged,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
-from rcdiag.table.kept_ids import by_row, check_all_recorded
+from rcdiag.table.kept_ids import check_all_recorded
 from rcdiag.table.readers.footer import row_groups_of
-from rcdiag.table.readers.parquet import open_parquet, read_whole
+from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.schema import KEPT_IDS
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
 from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
@@ -171,10 +171,10 @@ def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[
     Rows are numbered over the whole table. A column without nulls by its footer is not read.
     """
     first = file.first_row
-    recorded = column in open_parquet(file.parquet).schema_arrow.names
     for number, group in enumerate(row_groups_of(file.parquet)):
-        null = np.full(group.num_rows, not recorded)
-        if recorded and any(c.null_count != 0 for c in group.columns if c.column == column):
+        chunks = [chunk for chunk in group.columns if chunk.column == column]
+        null = np.full(group.num_rows, not chunks)  # all, if the file has no such column
+        if any(chunk.null_count != 0 for chunk in chunks):
             values = read_whole(file.parquet, [column], number)[column]
             null = as_numpy(values.is_null())
         yield first, first + group.num_rows, first + np.flatnonzero(null)
@@ -233,13 +233,13 @@ def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = 
         _check_rows(batch, rows)
         for limit in limits:
             check_limits(rows, limit, batch.where)
-        _check_sampling(batch, rows)
         for name, lists in rows.token_lists.items():
             ids_in_lists += len(lists.values)
             if KEPT_IDS.fullmatch(name):
                 check_all_recorded(rows, name, batch.where)
+                of_rows = Ragged(lists.values, lists.offsets[rows.response_ids.offsets])
                 for limit in limits:
-                    _check_ids(batch.where, name, by_row(lists, rows), limit)
+                    _check_ids(batch.where, name, of_rows, limit)
         assert rows.prompt_ids is not None
         prompts.append(rows.prompt_ids.lengths)
         responses.append(rows.response_ids.lengths)
@@ -285,7 +285,11 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
 
 
 def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
-    """Refuse rows that no engine can score: with an invalid temperature or an empty prompt."""
+    """Refuse rows that no engine can score.
+
+    Their temperature is invalid, their prompt is empty, or a sampling parameter is null, without
+    which kept sets cannot be computed.
+    """
     if rows.temperature is not None:
         bad = (rows.temperature <= 0) | np.isinf(rows.temperature)
         if bad.any():
@@ -303,10 +307,6 @@ def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
             "response token has nothing before it to be scored from",
             hint="store at least the beginning-of-sequence token as the prompt",
         )
-
-
-def _check_sampling(batch: RowBatch, rows: Trajectories) -> None:
-    """Refuse a row that lacks a sampling parameter and therefore has no computable kept sets."""
     for name, values in rows.sampling.items():
         unknown = np.isnan(values)
         if unknown.any():
