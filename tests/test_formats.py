@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.formats import measured, number, percentage, plural, with_interval
+from rcdiag.formats import (
+    duration,
+    listed,
+    measured,
+    number,
+    percentage,
+    plural,
+    with_interval,
+)
 from rcdiag.results import MetricValue
 
 FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -95,3 +103,25 @@ def test_counts_of_one_are_singular_and_others_plural():
         "2,304 sequences",
     ]
     assert plural(2, "batch", "batches") == "2 batches"
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "text"),
+    [
+        ([], 1, ""),
+        (["a"], 1, "a"),
+        (["a", "b", "c"], 1, "a and 2 more"),
+        (["a", "b", "c"], 2, "a, b and 1 more"),
+        (["a", "b"], 2, "a, b"),
+    ],
+)
+def test_the_first_names_are_listed_with_the_number_of_the_others(names, most, text):
+    assert listed(names, most) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (89.0, "89 s"), (100.0, "2 min"), (6000.0, "1 h 40 min")],
+)
+def test_a_duration_has_the_units_of_its_size(seconds, text):
+    assert duration(seconds) == text
