@@ -6,6 +6,7 @@ the second significant digit of the interval's width. Without an interval it has
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, isfinite, log10
 from typing import Any, Protocol
 
@@ -154,6 +155,12 @@ def effective(samples: float) -> str:
 def plural(count: int, noun: str, several: str = "") -> str:
     """Return a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], most: int = 1) -> str:
+    """List the first `most` names, and the number of the others: `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.formats import from_to, measured, number, percentage, plural, with_interval
+from rcdiag.formats import (
+    duration,
+    from_to,
+    listed,
+    measured,
+    number,
+    percentage,
+    plural,
+    with_interval,
+)
 from rcdiag.pages.ticks import plain
 from rcdiag.results import MetricValue
 
@@ -116,3 +125,25 @@ def test_millions_are_written_out():
     assert measured(MetricValue(value=2e6, low=1.5e6, high=2.5e6))[1] == "1,500,000 to 2,500,000"
     assert percentage(12.344) == "1,230%"
     assert plain(1e6) == "1,000,000"
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "text"),
+    [
+        ([], 1, ""),
+        (["a"], 1, "a"),
+        (["a", "b", "c"], 1, "a and 2 more"),
+        (["a", "b", "c"], 2, "a, b and 1 more"),
+        (["a", "b"], 2, "a, b"),
+    ],
+)
+def test_the_first_names_are_listed_with_the_number_of_the_others(names, most, text):
+    assert listed(names, most) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (89.0, "89 s"), (100.0, "2 min"), (6000.0, "1 h 40 min")],
+)
+def test_a_duration_has_the_units_of_its_size(seconds, text):
+    assert duration(seconds) == text

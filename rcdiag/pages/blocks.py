@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from rcdiag.formats import measured, number, percentage
+from rcdiag.formats import listed, measured, number, percentage
 from rcdiag.results import MetricValue
-
-MOST_NAMES = 1  # names listed below the first name of a row
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -53,8 +51,7 @@ def term(name: str, **more: Any) -> Cell:
 def equal_names(names: Sequence[str]) -> Cell:
     """Make a cell with several names for one thing: the first, and others below it."""
     first, *others = names
-    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    return term(first, note=f"{', '.join(others[:MOST_NAMES])}{more}")
+    return term(first, note=listed(others))
 
 
 def amount(value: float | None, written: str | None = None, **more: Any) -> Cell:

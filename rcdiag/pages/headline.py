@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.change_of_mismatch import sentence as change_sentence
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
-from rcdiag.formats import measured, number, plural, with_interval
+from rcdiag.formats import listed, measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
 from rcdiag.results.log_summary import LogSummary
 
@@ -244,8 +244,7 @@ def _actions(causes: Sequence[NamedCause]) -> list[Action]:
 def dump_name(result: Result) -> str:
     """Return the name of the dump's first file, and the number of further files."""
     names = [Path(str(path)).name for path in result.provenance.get("dump", [])]
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}" if names else "table"
+    return listed(names) or "table"
 
 
 def logged_steps(logs: Sequence[LogSummary]) -> str:

@@ -48,9 +48,16 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
         changes = _changes(sums.routed, top_k)
     if changes is None and not replays:
         return None
-    return Routing(
-        rerouting=changes, replays={name: _replay(one) for name, one in sums.replayed.items()}
-    )
+    replayed = {}
+    for name, of_policy in sums.replayed.items():
+        tokens, own, with_experts, unknown = of_policy.sums.T
+        replayed[name] = ReplayedExperts(
+            unrecorded=int(unknown.sum()),
+            k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
+            k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
+            removed=mean(own - with_experts, own),
+        )
+    return Routing(rerouting=changes, replays=replayed)
 
 
 def _pieces(dump: Table, policies: list[str], lists: list[str]) -> Iterator[Trajectories]:
@@ -78,14 +85,4 @@ def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
         k2_same_experts=mean(0.5 * (squares - of_changed), tokens - changed, floor=0.0),
         k2_rerouted=mean(0.5 * of_changed, changed, floor=0.0),
         rerouted_share_of_squares=mean(of_changed, squares, floor=0.0),
-    )
-
-
-def _replay(replayed: ClusterSums) -> ReplayedExperts:
-    tokens, own, with_experts, unknown = replayed.sums.T
-    return ReplayedExperts(
-        unrecorded=int(unknown.sum()),
-        k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
-        k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
-        removed=mean(own - with_experts, own),
     )

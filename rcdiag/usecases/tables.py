@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import listed
 from rcdiag.table.column_names import names_for, spelled
 from rcdiag.table.in_memory import InMemory, name_in_memory
 from rcdiag.table.join import join_tables
@@ -213,9 +214,7 @@ def name_of(source: Source) -> str:
         return without_own_secrets(str(source))
     if name := name_in_memory(source):
         return name
-    first, *more = cast(Sequence[str | Path], source)
-    name = without_own_secrets(str(first))
-    return f"{name} and {len(more)} more" if more else name
+    return listed([without_own_secrets(str(one)) for one in cast(Sequence[str | Path], source)])
 
 
 def joined_tables(

@@ -7,6 +7,7 @@ from itertools import cycle
 
 import numpy as np
 
+from rcdiag.formats import listed
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.words import equal_updates
@@ -52,11 +53,10 @@ def _shared_lines(result: ReplayResult) -> dict[str, np.ndarray]:
                 break
         else:
             groups.append(([name], sums))
-    lines = {}
-    for names, line in groups:
-        first = NO_CORRECTION if "naive" in names else names[0]
-        lines[f"{first} and {len(names) - 1} more" if len(names) > 1 else first] = line
-    return lines
+    return {
+        listed([NO_CORRECTION if "naive" in names else names[0], *names[1:]]): line
+        for names, line in groups
+    }
 
 
 def lines_of_presets(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from rcdiag.formats import listed
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
@@ -78,12 +79,7 @@ def preset_columns(
                 alike.setdefault(values, []).append(name)
         known = {values: [one for one in values if one is not None] for values in alike}
         most = sorted(alike, key=lambda some: max(known[some]) - min(known[some]), reverse=True)
-        return {
-            f"{alike[values][0]} and {len(alike[values]) - 1} more"
-            if len(alike[values]) > 1
-            else alike[values][0]: values
-            for values in most[: len(TONES)]
-        }
+        return {listed(alike[values]): values for values in most[: len(TONES)]}
 
     return columns
 

@@ -7,14 +7,7 @@ from math import isfinite
 
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
-from rcdiag.formats import (
-    between,
-    effective,
-    measured,
-    part_of,
-    plural,
-    with_interval,
-)
+from rcdiag.formats import between, effective, listed, measured, part_of, plural, with_interval
 from rcdiag.results import (
     Diagnosis,
     MetricValue,
@@ -192,7 +185,7 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
         label, what = ("no effect", "changes nothing" if one else "change nothing")
         if not all(unweighted):
             label, what = ("little effect", f"{'has' if one else 'have'} weights near 1")
-        lines.append((label, f"{presets} {what}: {_named(idle)}"))
+        lines.append((label, f"{presets} {what}: {listed(idle, LISTED)}"))
     if active:
         lowest = min(_left(result, name) for name in active)
         worst = [name for name in active if _left(result, name) == lowest]
@@ -239,12 +232,9 @@ def _with_effects(result: ScoreResult, names: Sequence[str]) -> str:
     by_effect: dict[str, list[str]] = {}
     for name in names:
         by_effect.setdefault(_effect(result, name), []).append(name)
-    listed = [
-        f"{alike[0]}{f' and {len(alike) - 1} more' if len(alike) > 1 else ''}: {effect}"
-        for effect, alike in by_effect.items()
-    ]
-    more = f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
-    return f"{'; '.join(listed[:LISTED])}{more}"
+    effects = [f"{listed(alike)}: {effect}" for effect, alike in by_effect.items()]
+    more = f"; and {len(effects) - LISTED} more" if len(effects) > LISTED else ""
+    return f"{'; '.join(effects[:LISTED])}{more}"
 
 
 def _effect(result: ScoreResult, name: str) -> str:
@@ -265,12 +255,6 @@ def _effect(result: ScoreResult, name: str) -> str:
         return f"{kept}, ESS unknown"
     left = effective(share * result.num_sequences)
     return f"{kept}, ESS {left} of {result.num_sequences:,}"
-
-
-def _named(names: Sequence[str]) -> str:
-    """List the first few names, and how many follow."""
-    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def holds_text(sequence: SequenceTokens) -> bool:

@@ -26,7 +26,7 @@ from rcdiag.diagnosis.constraints import (
     refused,
 )
 from rcdiag.diagnosis.rules import level
-from rcdiag.formats import number, plural, with_interval
+from rcdiag.formats import listed, number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
@@ -156,7 +156,8 @@ def _decided(
         reasons.append(
             "The reference is too noisy: without correction bias² may be anything up to "
             f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "
-            f"would decide; until then these cannot be distinguished: {_listed(ranking.near)}."
+            "would decide; until then these cannot be distinguished: "
+            f"{listed(ranking.near, SHOWN)}."
         )
         return ranking.recommendation("cannot-distinguish", reasons)
     mean = values["ratio_mean_seq"]
@@ -264,12 +265,6 @@ def _method(state: SweepState, referred: bool) -> str:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """List candidates, only the first SHOWN of many."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 class _Ranking(Struct, frozen=True):
     """The candidates with their scores and the constraints that they break."""
 
@@ -312,7 +307,7 @@ class _Ranking(Struct, frozen=True):
             )
         others = [name for name in near if name != chosen]
         if others:
-            return f"{lowest}; not distinguishable from it: {_listed(others)}."
+            return f"{lowest}; not distinguishable from it: {listed(others, SHOWN)}."
         return f"{lowest}."
 
     def recommendation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rcdiag.formats import listed
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -152,10 +153,7 @@ def _tags(advice: Recommendation) -> list[str]:
 
 def _refused(reasons: Sequence[str]) -> str:
     """Return the first reason against a correction, and how many more there are."""
-    if not reasons:
-        return ""
-    more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-    return f"refused: {reasons[0]}{more}"
+    return f"refused: {listed(reasons)}" if reasons else ""
 
 
 def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
