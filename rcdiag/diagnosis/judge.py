@@ -11,7 +11,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.columns import of_both_columns
-from rcdiag.diagnosis.causes.difference import beside_sampling_cause
+from rcdiag.diagnosis.causes.difference import beside_sampling_cause, of_few_tokens
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
@@ -126,6 +126,10 @@ def _candidates(
 ) -> list[tuple[Cause, Suspicion]]:
     """Return the causes of a stage that may be named, the most probable one first."""
     here = _weigh_stage(features, stage)
+    pair = features.case.trainer is not None
+    if stage == "difference" and not named and pair and 0 < len(features.case.tokens) < ENOUGH:
+        slug, found = of_few_tokens(features)
+        return [(CAUSES[slug], found)]
     if onset is not None and onset.last is not None:
         here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
     if stage == "distribution" and not here:

@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
+    GUESS,
     LIKELY,
     WEAK,
     Suspicion,
@@ -132,6 +133,20 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         ],
         also_possible=possible,
         verdict=verdict,
+    )
+
+
+def of_few_tokens(features: Features) -> tuple[str, Suspicion]:
+    """Name the difference of too few tokens to judge by its size alone, with its slug."""
+    rms = features.log_ratios.rms
+    small = rms < features.engine_noise
+    return "engine-noise" if small else "forwards-differ", Suspicion(
+        confidence=GUESS,
+        message=f"They differ by {rms:.2g} nats rms, "
+        f"{'no more' if small else 'more'} than by the rounding of two engines.",
+        evidence=[fact("rms log-ratio", "rounding" if small else "not rounding alone", rms=rms)],
+        also_possible=["forwards-differ"] if small else ["weights-differ", "context-differs"],
+        verdict="inconclusive",
     )
 
 

@@ -245,13 +245,15 @@ def _ends_at(last: int, tokens: PairTokens, strong: np.ndarray) -> bool:
     """Tell whether the end token seems to be banned up to a position, as with min-tokens.
 
     `strong` flags the tokens in place of a banned one, the last of them at position `last`. There
-    are tokens beyond it, which are not affected; and hardly any response ends before it.
+    are tokens beyond it, which are not affected. Responses share an end token, which hardly ever
+    stands before that position.
     """
     if not float(np.mean(tokens.position > last)) > FEW or not _stops_at_a_position(tokens, strong):
         return False
-    row_ends = np.zeros(tokens.rows, np.int64)
-    np.maximum.at(row_ends, tokens.owner, tokens.position)
-    return bool(np.mean(row_ends[tokens.per_row > 0] < NEARLY_ALL * last) <= FEW)
+    ends = tokens.token_id[np.append(np.diff(tokens.owner) != 0, True)]
+    end = np.bincount(ends).argmax()
+    at_end = tokens.position[tokens.token_id == end]
+    return np.sum(ends == end) >= FEWEST and bool(np.mean(at_end < NEARLY_ALL * last) <= FEW)
 
 
 def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:

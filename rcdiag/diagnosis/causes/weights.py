@@ -134,13 +134,13 @@ def _lagging(features: Features) -> Suspicion | None:
     behind = lag[known]
     least, most = float(behind.min()), float(behind.max())
     if least == most:
-        return _constant_lag(features, int(least), lag[~known])
+        return _all_behind(features, least, most, lag[~known])
     step = features.case.facts.step
     assert step is not None
     steps = step[known].astype(np.float64)
     growth, z = _growth(features.location.rms_of_rows[known], behind, steps)
     if z < SURELY or growth < LARGER:
-        return None
+        return _all_behind(features, least, most, lag[~known])
     older, squares = behind > least, features.location.rms_of_rows[known] ** 2
     # Versions may be counted from another origin than steps: only differences of lags are known.
     by_lag = {
@@ -189,30 +189,33 @@ def _without_trend(values: Array, step: Array) -> Array:
     return left
 
 
-def _constant_lag(features: Features, lag: int, before: Array) -> Suspicion | None:
-    """Weigh weights that have the same lag in all rows.
+def _all_behind(features: Features, least: float, most: float, before: Array) -> Suspicion | None:
+    """Weigh weights that lag in all rows, where the mismatch does not show how much.
 
     Where the mismatch began at a step, the lags `before` that step show whether it began with the
-    lag. Otherwise no rows have another lag to compare with: a lag of one may be another way to
+    lag. Otherwise no rows have current weights to compare with: a lag of one may be another way to
     count versions (`one_behind`), and for a larger one the evidence is a mismatch above rounding
-    that has no other structure.
+    that has no other structure. Where lags differ, it must depend on the token id.
     """
     log_ratios = features.log_ratios
-    since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
+    since = features.onset is not None and len(before) > 0 and float(before.max()) < least
     if (
-        (lag <= 1 and not since)
+        least < 1
+        or (most <= 1 and not since)
+        or (least < most and not looks_like_other_weights(log_ratios))
         or is_engine_noise(features)
         or log_ratios.first_tokens > MUCH_LARGER
     ):
         return None
-    updates = "update" if lag == 1 else "updates"
+    updates = "update" if most == 1 else "updates"
+    behind = f"{least:g}" if least == most else f"{least:g} to {most:g}"
     where = "in every row from there on, and less before" if since else "in every row"
     return Suspicion(
         confidence=CLEAR if since or looks_like_other_weights(log_ratios) else WEAK,
-        message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
-        f"{where}; the two sides differ by {log_ratios.rms:.2g} nats rms.",
+        message=f"By `policy_version` and `step` the sampler's weights are {behind} {updates} "
+        f"behind {where}; the two sides differ by {log_ratios.rms:.2g} nats rms.",
         evidence=[
-            fact("step less policy_version", "weights of earlier steps", lag=lag),
+            fact("step less policy_version", "weights of earlier steps", least=least, most=most),
             features.validity.evidence,
         ],
         also_possible=["weights-differ", "weights-never-synced", "forwards-differ"],

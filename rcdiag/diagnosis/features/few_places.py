@@ -48,7 +48,7 @@ def few_places(log_ratios: LogRatios, rounding: float, prompt: Counts) -> FewPla
         return None
     of_rows, rest = log_ratios.tokens.row_sums(squares), min(rest, HALF * total)
     rows = _fewest(of_rows, rest, PART)
-    prompts = _fewest(np.bincount(prompt, of_rows), rest, PART)
+    prompts = _fewest(np.bincount(prompt, of_rows).astype(np.float64), rest, PART)
     if not 0 < 2 * len(prompts) <= len(rows):
         return found(rows, of_rows) if len(rows) else None
     return found(np.flatnonzero(np.isin(prompt, prompts)), of_rows, len(prompts))

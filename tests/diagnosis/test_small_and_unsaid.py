@@ -1,0 +1,58 @@
+"""Faults that were passed over: few tokens, zeros of both sides, lags without growth, no end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.diagnosis.tables import drifted, judged, made, noisy, plain, with_values
+
+
+@pytest.mark.parametrize(
+    ("size", "slug"), [(0.01, "engine-noise"), (1.0, "forwards-differ")], ids=["small", "large"]
+)
+def test_few_tokens_have_a_cause_by_size_and_an_open_verdict(size: float, slug: str) -> None:
+    diagnosis = judged(made(plain, noisy(size), rows=4, length=30))
+    assert diagnosis.verdict == "inconclusive"
+    assert [cause.slug for cause in diagnosis.causes] == [slug]
+    assert diagnosis.summary.startswith("120 sampled tokens with log-probs of both sides are too")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_zeros_of_both_sides_at_last_tokens_are_placeholders(ends: bool) -> None:
+    case = made(plain, noisy(0.01), rows=128, length=60, ends=ends)
+    last = case.start + case.lengths - 1
+
+    def cut(values: np.ndarray) -> np.ndarray:
+        values[last] = 0.0
+        return values
+
+    diagnosis = judged(with_values(with_values(case, "rollout", cut), "old", cut))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
+    assert "at the last token of all rows" in diagnosis.summary
+
+
+def test_a_policy_that_is_certain_everywhere_has_no_placeholders() -> None:
+    case = made(plain, noisy(0.01), rows=128, length=60, ends=True, sharpness=4.0)
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return np.where(values > -1e-3, 0.0, values)
+
+    both = with_values(with_values(case, "rollout", rounded), "old", rounded)
+    assert "zero-placeholder" not in [cause.slug for cause in judged(both).causes]
+
+
+@pytest.mark.parametrize(
+    ("lags", "slug"), [((1, 2), "stale-weights"), ((0, 1), "weights-differ")], ids=str
+)
+def test_weights_that_all_rows_have_late_are_stale_at_any_lag(
+    lags: tuple[int, int], slug: str
+) -> None:
+    """Versions may count from another origin: by one, the rows of lag 1 or 0 may be current."""
+    lag = np.array(lags)[np.arange(256) % 2]
+    step = np.full(256, 20)
+    case = made(drifted(0.1), noisy(0.01), rows=256, step=step, policy_version=step - lag)
+    diagnosis = judged(case)
+    assert [cause.slug for cause in diagnosis.causes] == [slug]
+    if slug == "stale-weights":
+        assert "1 to 2 updates behind in every row" in diagnosis.summary
