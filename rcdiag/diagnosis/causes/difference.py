@@ -141,13 +141,16 @@ def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
     )
     if few.of_rows:
         rows = " and ".join(map(str, case.row[few.places]))
-        where = f", most in row{'s' * (count > 1)} {rows}: {held}; see what was scored there"
+        where = (
+            f", most in row{'s' * (count > 1)} {rows}: {held}; compare the ids and prompts that "
+            "both sides scored there"
+        )
         return where, ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
     where = (
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
         f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "
         f"is {tokens.sampler[first]:.3g} and `{case.trainer}` {tokens.trainer[first]:.3g}: {held}; "
-        f"look at {'this value' if count == 1 else 'these values'} in the dump"
+        "score that row again on both sides: the value that changes is the wrong one"
     )
     return where, ["sentinel", "special-token-ids", "moe-routing"]
 
