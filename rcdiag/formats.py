@@ -198,11 +198,11 @@ def rough(value: float) -> str:
 
 
 def from_to(first: float, last: float) -> str:
-    """Return two estimates in one notation: `9.5e-05 to 1.2e-04`, `0.17 to 0.2`."""
+    """Return two estimates in one notation, once if they agree: `9.5e-05 to 1.2e-04`, `0.2`."""
     sizes = sorted((abs(first), abs(last)))
     if NOISE < sizes[0] < 1e-4 and sizes[1] < 1e-3:
-        return f"{first:.1e} to {last:.1e}"
-    return f"{rough(first)} to {rough(last)}"
+        return " to ".join(dict.fromkeys((f"{first:.1e}", f"{last:.1e}")))
+    return " to ".join(dict.fromkeys((rough(first), rough(last))))
 
 
 def mean_ratio(value: float) -> str:

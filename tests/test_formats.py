@@ -114,6 +114,7 @@ def test_counts_of_one_are_singular_and_others_plural():
         (0.17, 0.2, "0.17 to 0.2"),
         (3e-5, 0.2, "3e-05 to 0.2"),
         (0.0, 240.4, "0 to 240"),
+        (1.41e-5, 1.43e-5, "1.4e-05"),
     ],
 )
 def test_two_estimates_are_in_one_notation(first, last, text):

@@ -72,7 +72,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
         evidence=[
             fact(
                 "correlation of both columns",
-                "one column matches the other shifted",
+                "they match once one column is shifted",
                 unshifted=zero,
                 shifted=best,
                 lag=lag,

@@ -50,7 +50,7 @@ from rcdiag.diagnosis.thresholds import (
     SHOWN,
 )
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.formats import plural, rough, share_of
+from rcdiag.formats import listed, plural, rough, share_of
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -159,12 +159,11 @@ def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
         f"and all others agree to rounding ({few.rms_of_others:.2g} nats rms)"
     )
     if few.of_rows:
-        rows = ", ".join(map(str, case.row[few.places[:SHOWN]]))
-        rows += f" and {count - SHOWN} more" if count > SHOWN else ""
+        rows = listed([str(row) for row in case.row[few.places]], SHOWN)
         prompts = f" (all of {plural(few.prompts, 'prompt')})" if few.prompts else ""
         where = (
-            f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}; see which tokens, weights "
-            "and temperature both sides had there"
+            f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}; compare the ids, "
+            "weights and temperature that both sides had there"
         )
         possible = ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
         if features.validity.answer == INVALID:
@@ -174,7 +173,7 @@ def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
         f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "
         f"is {tokens.sampler[first]:.3g} and `{case.trainer}` {tokens.trainer[first]:.3g}: {held}; "
-        f"look at {'this value' if count == 1 else 'these values'} in the dump"
+        "score that row again on both sides: the value that changes is the wrong one"
     )
     return where, ["sentinel", "special-token-ids", "moe-routing"]
 

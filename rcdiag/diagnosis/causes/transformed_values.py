@@ -165,9 +165,7 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
             confidence=EXACT,
             message=f"The values of `{policy}` never rise within a row: they are running sums.",
             evidence=[
-                fact(
-                    "share of rows that only fall", "running sums of log-probs", **{policy: falling}
-                )
+                fact("share of rows without a rise", "running sums never rise", **{policy: falling})
             ],
             also_possible=[],
             repaired=_differences(features.case, policy),

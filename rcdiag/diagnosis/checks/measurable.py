@@ -85,9 +85,8 @@ NON_FINITE_LOG_PROBS = Check(
     asks="Is every unmasked log-prob a finite number?",
     says="Unmasked log-probs are NaN, infinite or below -1e12. Rejection in trainers silently "
     f"drops NaN, while their metrics become NaN. {_LEFT_OUT}",
-    fix="look at these rows: NaN at tool tokens means that the mask is missing; elsewhere NaN or "
-    "-inf come from an overflow or a token outside the kept set. Mask them only if the trainer "
-    "does",
+    fix="mask them where a tool wrote the tokens, and drop the other rows; there NaN or -inf come "
+    "from an overflow or a token outside the kept set",
     example="a sampler writes -inf for a token outside its kept set",
     see=("positive-log-probs",),
     find=lambda given: _at_places(given.non_finite.not_finite, given, _not_finite),
@@ -99,7 +98,7 @@ POSITIVE_LOG_PROBS = Check(
     stages=_STAGES,
     asks="Is every unmasked log-prob 0 or below?",
     says=f"Unmasked log-probs are positive by more than the rounding of 0 explains. {_LEFT_OUT}",
-    fix="look at these rows: positive values are probabilities, negated log-probs, entropies or "
+    fix="store log-probs; positive values are probabilities, negated log-probs, entropies or "
     "logits",
     example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
     see=("non-finite-log-probs",),
