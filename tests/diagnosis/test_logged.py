@@ -882,6 +882,59 @@ def test_a_jump_beyond_the_size_of_rounding_is_not_called_as_small(tmp_path: Pat
     assert "as small as rounding" not in found.summary
 
 
+LOGP = "sampling/sampling_logp_difference"
+
+
+@pytest.mark.parametrize(
+    ("largest", "verdict", "ruled_out"),
+    [(0.3, "healthy", True), (3.0, "healthy", False), (9998.0, "inconclusive", False)],
+)
+def test_the_largest_log_ratio_of_a_token_rules_out_placeholders_or_shows_numbers_in_place(
+    tmp_path: Path, largest: float, verdict: str, ruled_out: bool
+) -> None:
+    """Of a mean alone neither is known; -9999 in place of one log-prob of a million adds .01."""
+    rows = [
+        {
+            f"{LOGP}/mean": 0.01 * (1.0 + 0.05 * (i % 3)),
+            f"{LOGP}/max": largest * (1.0 + 0.01 * (i % 3)),
+            "entropy": 0.5,
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.verdict == verdict
+    placed = {"zero-placeholder", "shift-by-one", "rows-swapped"}
+    assert (placed <= set(found.ruled_out)) == ruled_out
+    assert (f"{LOGP}/max" in found.summary) == (verdict == "inconclusive")
+
+
+@pytest.mark.parametrize("k3", [1e-6, 0.01, 0.5, 2.0, 30.0, 1e4])
+def test_a_token_of_a_k3_has_no_larger_log_ratio_than_is_said(k3: float) -> None:
+    name, bound = window_of(Known(), k3_max=[k3, k3 / 2.0]).largest or ("", 0.0)
+    assert name == "k3_max"
+    assert bound - 1.0 + np.exp(-bound) >= k3 * (1.0 - 1e-9)
+    assert k3 > 1e3 or np.expm1(bound) - bound >= k3 * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(("entropy", "level"), [(11.9, "error"), (2.5, "ok"), (40.0, "ok")])
+def test_an_entropy_that_the_surprisal_of_the_tokens_forbids(entropy: float, level: str) -> None:
+    """A uniform distribution gives each token ln(vocabulary) nats, not 2.4; 40 is no mean."""
+    window = window_of(Known(vocabulary=151936), entropy=[entropy], trainer_log_ppl=[2.4])
+    assert relation("log.entropy-and-surprisal", window)[1] == level
+
+
+def test_a_gradient_that_is_nan_is_said_of_a_healthy_log(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows):
+        row["actor/grad_norm"] = float("nan") if i >= 30 else 0.5
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "`actor/grad_norm` is NaN or infinite in" in found.over_steps.says
+    assert "first at step 31" in found.over_steps.says
+
+
 def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
     """Probabilities that differ by .0018 and then by .0066, as where one side loses precision."""
     rows = [

@@ -113,7 +113,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     shown = named_causes[0][1] if causes else stretches[-1]
     verdict = _verdict(causes)
     began_at = causes[0].from_step if causes else None
-    since = (int(run.steps[0]) if began_at is None else began_at) if faults else None
+    first = int(run.steps[0]) if began_at is None else began_at
     return Judged(
         diagnosis=Diagnosis(
             verdict=verdict,
@@ -124,7 +124,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             ruled_out_by=against,
             next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
             over_steps=OverSteps(
-                says=over_steps(run, changes, periodic, since),
+                says=over_steps(run, changes, periodic, first if faults else None),
                 large_from=began_at,
                 large_to=None,
                 moved=[_moved(change) for change in changes],
@@ -409,7 +409,9 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
 def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
     """Return the causes that the numbers of a window rule out: cause -> the numbers, by key.
 
-    A mean does not rule out placeholders of 0, which may stand at a part of the tokens.
+    A mean does not rule out placeholders of 0, which may stand at a part of the tokens. The largest
+    log-ratio does: a placeholder changes a log-prob by the surprisal, and exchanged tokens differ
+    as surprisals do, some of which are above their mean.
     """
     against: dict[str, str] = {}
     names = ("sampler_log_ppl", "trainer_log_ppl")
@@ -424,6 +426,14 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
     if pearson is not None and pearson > 0.9:
         related = f"`{window.key('pearson')}` {pearson:.2g}: the values stand at their own tokens"
         against |= dict.fromkeys(("shift-by-one", "rows-swapped"), related)
+    largest, surprisal = window.largest, window.number("sampler_log_ppl")
+    surprisal = window.number("entropy") if surprisal is None else surprisal
+    if largest is not None and surprisal is not None and largest[1] < surprisal:
+        at_most = (
+            f"`{largest[0]}`: no token differs by more than {largest[1]:.2g} nats, less than the "
+            f"mean surprisal of {surprisal:.2g}"
+        )
+        against |= dict.fromkeys(("zero-placeholder", "shift-by-one", "rows-swapped"), at_most)
     k1 = window.k1
     if k1 is not None and k1.value > 0 and k1.z > 4:
         against["temperature-raw-recorded"] = (

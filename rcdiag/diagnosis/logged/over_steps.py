@@ -57,6 +57,7 @@ def over_steps(
         said += [_together(moved, first, values=not alone), _beside(run, changes, first)]
     if since is not None and not in_bypass(run):
         said.append(what_the_update_compares(run, changes))
+    said.append(_failed_updates(run))
     if not any(said):
         first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
         said = [
@@ -180,6 +181,20 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
     return " ".join(f"{name} {_listed(of[:SHOWN])}." for name, of in groups.items() if of)
 
 
+def _failed_updates(run: LoggedRun) -> str:
+    """Name the numbers of the update that are NaN or infinite at some steps."""
+    said = []
+    for name in ("grad_norm", "loss"):
+        one = run.series.get(name)
+        if one is None or not len(bad := one.steps[~np.isfinite(one.values)]):
+            continue
+        said.append(
+            f"`{one.key}` is NaN or infinite in {len(bad)} of {len(one.steps)} steps, first at "
+            f"step {bad[0]}: such an update is skipped, or makes all weights NaN."
+        )
+    return " ".join(said)
+
+
 def _listed(changes: Sequence[Change]) -> str:
     """List what moves: `a` moves at step 3 (from 1 to 2), `b` at step 4 (from 5 to 6)."""
     first, *others = changes
@@ -191,9 +206,11 @@ def _listed(changes: Sequence[Change]) -> str:
 def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
     """Say what changes in a log without a number of the mismatch, the clearest first."""
     clearest = sorted(changes, key=lambda one: -one.gain)[:SHOWN]
+    failed = _failed_updates(run)
     if not clearest:
-        return f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
-    return f"{'' if in_bypass(run) else 'Of the training alone '}{_listed(clearest)}."
+        return failed or f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
+    moves = f"{'' if in_bypass(run) else 'Of the training alone '}{_listed(clearest)}."
+    return f"{moves} {failed}".strip()
 
 
 def _back_and_again(

@@ -12,8 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
+from rcdiag.diagnosis.logged.causes.size import LEAST_LOG_PROB
 from rcdiag.diagnosis.logged.window import BY_ROUNDING, RANGES, SIZES, Window
 from rcdiag.diagnosis.rules import Rule
+from rcdiag.diagnosis.thresholds import LARGE
 from rcdiag.results.guide import PROPOSAL, Guide
 
 IDENTITY = "both are means over the same rows"
@@ -96,6 +98,31 @@ def _error_of_logits(window: Window) -> float | None:
     if entropy is None or entropy <= 0.0 or window.rms is None or of_size[0] not in SIZES:
         return None
     return window.rms / math.sqrt(-math.expm1(-entropy))
+
+
+def _largest(window: Window) -> float | None:
+    return None if window.largest is None else window.largest[1]
+
+
+def _said_largest(window: Window) -> str:
+    assert window.largest is not None
+    key, bound = window.largest
+    beside = f", {bound / window.rms:.2g} times the rms log-ratio" if window.rms else ""
+    return f"`{key}`: no token differs by more than {bound:.3g} nats{beside}"
+
+
+def _of_certainty(window: Window) -> float | None:
+    """Return the entropy over the most that it can be beside the mean surprisal."""
+    entropy = window.number("entropy")
+    surprisal = window.number("trainer_log_ppl")
+    surprisal = window.number("sampler_log_ppl") if surprisal is None else surprisal
+    if entropy is None or surprisal is None or surprisal <= 0.0:
+        return None
+    mean, of_all = math.exp(-surprisal), math.log(window.run.known.vocabulary)
+    if entropy > of_all or surprisal >= of_all:  # such as a sum over tokens
+        return None
+    of_two = -mean * math.log(mean) - (1.0 - mean) * math.log1p(-mean)
+    return entropy / (of_two + (1.0 - mean) * of_all)
 
 
 def _gradient(window: Window) -> float | None:
@@ -301,6 +328,36 @@ LOG_RULES: tuple[Rule[Window], ...] = (
             f"`{window.key_of_size}` is {window.number(window.of_size[0]):.2g} with "
             f"`{window.key('entropy')}` at {window.number('entropy'):.2g}: logits differ by "
             f"{_error_of_logits(window):.2g} nats or more"
+        ),
+    ),
+    Rule(
+        name="log.largest-log-ratio",
+        says="The most by which the log-probs of a single token differ. Among N tokens whose "
+        "log-ratios are alike and normal the largest is about sqrt(2 ln N) times the rms: 4 for "
+        "3,000 tokens, 5 for 300,000. Far above that a few tokens differ in another way than the "
+        "rest: uncertain ones by rounding, or some with a wrong log-prob, each of which adds its "
+        "k3 / N to the mean. Where it is below the mean surprisal, no placeholder of 0 stands for "
+        "a log-prob, and no tokens are exchanged.",
+        formula="max |log_ratio| of a token; sqrt(2 v) + v for a largest k3 of v",
+        unit="nats",
+        guide=Guide(warning=LARGE, error=LEAST_LOG_PROB, source=PROPOSAL),
+        value=_largest,
+        message=_said_largest,
+    ),
+    Rule(
+        name="log.entropy-and-surprisal",
+        says="The trainer's entropy over the most that it can be: sampled tokens of the mean "
+        "surprisal s have the mean probability m = exp(-s) or more, and the rest is flattest if "
+        "uniform. Above 1 the entropy is not that of the distribution that the log-probs are of, "
+        "or that distribution is broken.",
+        formula="entropy / (h(m) + (1 - m) ln(vocabulary)), m = exp(-mean surprisal), "
+        "h(m) = -m ln m - (1 - m) ln(1 - m)",
+        unit="share",
+        guide=Guide(warning=0.9, error=1.0, source=f"{PROPOSAL}: Fano's and Jensen's inequality"),
+        value=_of_certainty,
+        message=lambda window: (
+            f"`{window.key('entropy')}` is {window.number('entropy'):.3g}, "
+            f"{_of_certainty(window):.0%} of what the surprisal of the tokens leaves possible"
         ),
     ),
     Rule(

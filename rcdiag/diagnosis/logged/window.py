@@ -231,6 +231,20 @@ class Window(Struct, frozen=True, dict=True):
         assert value is not None
         return float(rms_of(name, np.array(value)))
 
+    @property
+    def largest(self) -> tuple[str, float] | None:
+        """Return what no token's |log_ratio| exceeds here, nats, after the key that shows it.
+
+        A token with a k3 of v has a |log_ratio| y below sqrt(2 v) + v, as the k3 of a ratio e^-y,
+        y - 1 + e^-y, is v there at least.
+        """
+        for name in ("abs_diff_max", "k3_max"):
+            if len(values := self.values(name)) and np.isfinite(values).all():
+                most = max(float(values.max()), 0.0)
+                bound = most if name == "abs_diff_max" else float(np.sqrt(2.0 * most)) + most
+                return self.key(name), bound
+        return None
+
 
 def rms_of(name: str, values: Array) -> Array:
     """Return the rms log_ratio, nats, by values of a size, of a mean log_ratio or of a mean ratio.

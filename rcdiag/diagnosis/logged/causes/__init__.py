@@ -20,6 +20,7 @@ from rcdiag.diagnosis.logged.causes.mean_ratio import kept_set, not_the_sampler,
 from rcdiag.diagnosis.logged.causes.not_finite import not_finite_in, overflow_in
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
+    beyond_float32,
     identical,
     noise,
     other_forward,
@@ -56,6 +57,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     costs_much,
     rejects_some,
     beyond_by_far,
+    beyond_float32,
     noise,
 )
 

@@ -20,7 +20,15 @@ from rcdiag.diagnosis.logged.window import Window
 
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
 # that are infinite wherever E[ratio] is.
-EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
+EXPONENTIALS = (
+    "exp_abs_diff",
+    "ppl_ratio",
+    "chi2_token",
+    "chi2_seq",
+    "ratio_mean",
+    "weight_mean",
+    "k3_max",
+)
 OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
 # Means of log-ratios: where one is finite, so are the log-ratios.
 OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")

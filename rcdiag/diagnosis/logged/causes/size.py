@@ -23,6 +23,7 @@ from rcdiag.diagnosis.logged.run import FLOOR
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
 
 BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
+LEAST_LOG_PROB = 87.3  # nats: float32 has no probability below e^-87.3 at full precision
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
@@ -183,6 +184,24 @@ def _apart_in_the_mean(window: Window) -> float | None:
         return None
     distance = abs(trainer - sampler)
     return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
+
+
+def beyond_float32(window: Window) -> Found | None:
+    """Look for a token to which one side gives a probability that float32 has not.
+
+    No sampler draws such a token. Engines and trainers put numbers such as -9999 where a log-prob
+    is missing; of a million tokens a few of them hardly raise a mean.
+    """
+    one, largest = window.series("abs_diff_max"), window.largest
+    if one is None or largest is None or largest[1] <= LEAST_LOG_PROB:
+        return None
+    return undecided(
+        f"`{one.key}` is up to {largest[1]:.4g} nats: one side gives a sampled token a "
+        "probability below the least one of float32, as where a number stands in place of a "
+        "missing log-prob.",
+        [window.fact("abs_diff_max", "no difference of two log-probs of a sampled token")],
+        ("nan-log-probs", "zero-placeholder", "context-differs"),
+    )
 
 
 def noise(window: Window) -> Found | None:
