@@ -6,6 +6,7 @@ the second significant digit of the interval's width. Without an interval it has
 
 from __future__ import annotations
 
+import re
 from math import floor, isfinite, log10
 from typing import Any, Protocol
 
@@ -152,6 +153,18 @@ def effective(samples: float) -> str:
 def plural(count: int, noun: str, several: str = "") -> str:
     """Return a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def capitalised(text: str) -> str:
+    """Write a text with a large first letter, unless its first word is a name such as vLLM."""
+    first = text.partition(" ")[0]
+    return f"{text[0].upper()}{text[1:]}" if first.isalpha() and first.islower() else text
+
+
+def after_colon(sentence: str) -> str:
+    """Write a sentence with a small first letter, unless its first word is a name such as KL."""
+    plain = re.match(r"[A-Z](?:[a-z]+\b| )", sentence)
+    return f"{sentence[0].lower()}{sentence[1:]}" if plain else sentence
 
 
 def as_sentence(text: str) -> str:

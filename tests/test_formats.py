@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.formats import measured, number, percentage, plural, with_interval
+from rcdiag.formats import (
+    after_colon,
+    capitalised,
+    measured,
+    number,
+    percentage,
+    plural,
+    with_interval,
+)
 from rcdiag.results import MetricValue
 
 FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -95,3 +103,12 @@ def test_counts_of_one_are_singular_and_others_plural():
         "2,304 sequences",
     ]
     assert plural(2, "batch", "batches") == "2 batches"
+
+
+def test_the_first_letter_of_a_sentence_unless_its_word_is_a_name() -> None:
+    assert capitalised("dump a step") == "Dump a step"
+    assert capitalised("vLLM writes it") == "vLLM writes it"
+    assert after_colon("The two sides differ.") == "the two sides differ."
+    assert after_colon("A key moves.") == "a key moves."
+    for sentence in ("KL rises.", "`k3_kl` rises.", "E[ratio] is 1.", "SGLang writes it.", ""):
+        assert after_colon(sentence) == sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None
     elif axis.scale == "symlog":
         smallest = axis.threshold or 1e-6
         ruler.set_major_locator(FixedLocator(_signed_decades(smallest, max(-low, high), most)))
-        written = _signed_power if low < 0 else power_of_ten
+        written = power_of_ten
     else:
         ruler.set_major_locator(MaxNLocator(nbins=most, integer=axis.whole, steps=STEPS))
     ruler.set_major_formatter(
@@ -145,8 +146,8 @@ def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """Format a tick; rounding turns 0.30000000000000004, a sum of steps, into 0.3."""
-    return f"{float(f'{value:.6g}'):g}".replace("-", "−")
+    """Format a tick: 0.3, also where a sum of steps gave 0.30000000000000004, and 5e-5."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{float(f'{value:.6g}'):g}").replace("-", "−")
 
 
 def power_of_ten(value: float) -> str:
@@ -157,7 +158,3 @@ def power_of_ten(value: float) -> str:
     if abs(power - round(power)) > 1e-6:
         return plain(value)
     return f"{'−' if value < 0 else ''}10{str(round(power)).translate(RAISED)}"
-
-
-def _signed_power(value: float) -> str:
-    return f"+{power_of_ten(value)}" if value > 0 else power_of_ten(value)
