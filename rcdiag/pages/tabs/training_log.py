@@ -30,7 +30,7 @@ def training_log(result: DiagnoseResult | None) -> list[Section]:
         return []
     figures = Figures(items=figures_of(result, ["log-over-steps"]))
     if len(result.logs) == 1:
-        blocks = [figures, *_of_log(result.logs[0], 0)]
+        blocks: list[Block] = [figures, *_of_log(result.logs[0], 0)]
         return [Section(title="The log over the steps", blocks=blocks, name="log")]
     runs = [
         Section(
