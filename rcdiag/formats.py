@@ -6,6 +6,7 @@ the second significant digit of the interval's width. Without an interval it has
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import floor, isfinite, log10
 from typing import Any, Protocol
@@ -169,6 +170,18 @@ def duration(seconds: float) -> str:
         return f"{max(seconds, 1):.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def capitalised(text: str) -> str:
+    """Write a text with a large first letter, unless its first word is a name such as vLLM."""
+    first = text.partition(" ")[0]
+    return f"{text[0].upper()}{text[1:]}" if first.isalpha() and first.islower() else text
+
+
+def after_colon(sentence: str) -> str:
+    """Write a sentence with a small first letter, unless its first word is a name such as KL."""
+    plain = re.match(r"[A-Z](?:[a-z]+\b| )", sentence)
+    return f"{sentence[0].lower()}{sentence[1:]}" if plain else sentence
 
 
 def as_sentence(text: str) -> str:

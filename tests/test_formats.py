@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.formats import (
+    after_colon,
+    capitalised,
     duration,
     from_to,
     listed,
@@ -148,3 +150,12 @@ def test_the_first_names_are_listed_with_the_number_of_the_others(names, most, t
 )
 def test_a_duration_has_the_units_of_its_size(seconds, text):
     assert duration(seconds) == text
+
+
+def test_the_first_letter_of_a_sentence_unless_its_word_is_a_name() -> None:
+    assert capitalised("dump a step") == "Dump a step"
+    assert capitalised("vLLM writes it") == "vLLM writes it"
+    assert after_colon("The two sides differ.") == "the two sides differ."
+    assert after_colon("A key moves.") == "a key moves."
+    for sentence in ("KL rises.", "`k3_kl` rises.", "E[ratio] is 1.", "SGLang writes it.", ""):
+        assert after_colon(sentence) == sentence

@@ -18,7 +18,9 @@ ALSO = 2  # further causes shown without -v
 NEXT = 1  # experiments shown without -v
 # What is left out first where numbers and findings need the lines. E[ratio], which decides whether
 # weights are valid, is often the second fact: facts go last.
-DISPENSABLE = ("ruled out", "third action", "change", "second action", "next", "second fact", "why")
+DISPENSABLE = (
+    *("ruled out", "or", "third action", "change", "second action", "next", "second fact", "why"),
+)
 
 
 def draw_headline(
@@ -68,6 +70,8 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
         grid.add_row(label, brief(text, 3))  # what a fact means stands at its end
     for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
         grid.add_row(label, brief(text, 2))
+    if headline.possible and "or" not in without:
+        grid.add_row("or", brief(", ".join(headline.possible), 2))
     if headline.steps:
         grid.add_row("steps", brief(headline.steps, 2))
     if headline.change and "change" not in without:

@@ -261,7 +261,9 @@ def _grouped(
     flat = [{key: number for key, number in row.items() if key != step_key} for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:
-        rows = {place: _without_step(row) for place, row in enumerate(flat, 1)}
+        rows: dict[int | None, Row] = {
+            place: _without_step(row) for place, row in enumerate(flat, 1)
+        }
         return [Log(path, format, rows, counted)]
     if len(flat) == 1:
         return [Log(path, format, {steps[0]: _without_step(flat[0])})]

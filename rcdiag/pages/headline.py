@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.change_of_mismatch import sentence as change_sentence
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
-from rcdiag.formats import listed, measured, number, plural, with_interval
+from rcdiag.formats import after_colon, listed, measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
 from rcdiag.results.log_summary import LogSummary
 
@@ -73,6 +73,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     actions: Sequence[Action] = ()
     evidence: Sequence[str] = ()
     also: Sequence[str] = ()  # further causes, a sentence each
+    possible: Sequence[str] = ()  # causes that the means of a log cannot tell from the first
     log: str = ""  # verdict of the trainer's log that the table is compared with
     steps: str = ""  # what moved over the training steps; "" for a single step
     change: str = ""  # parts of a change over the steps: length, uncertainty, mismatch per token
@@ -113,7 +114,8 @@ def headline(result: Result, sentence: str) -> Headline:
         summary=diagnosis.summary,
         actions=actions,
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
-        also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
+        also=[f"{cause.slug}: {after_colon(cause.message)}" for cause in diagnosis.causes[1:]],
+        possible=first.also_possible if first and _names_a_fault_of_a_log(diagnosis) else (),
         log=_verdict_of_log(result, diagnosis),
         steps="" if over_steps is None else over_steps.says,
         change="" if not (over_steps and over_steps.change) else change_sentence(over_steps.change),
@@ -129,6 +131,10 @@ def headline(result: Result, sentence: str) -> Headline:
         ],
         numbers=numbers,
     )
+
+
+def _names_a_fault_of_a_log(diagnosis: Diagnosis) -> bool:
+    return diagnosis.pair is None and diagnosis.verdict != "healthy"
 
 
 def _verdict_of_log(result: Result, diagnosis: Diagnosis) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.formats import plural
+from rcdiag.formats import capitalised, plural
 from rcdiag.pages.blocks import Figures, PageTable, Slot, Tab
 from rcdiag.pages.headline import NOT_JUDGED, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
@@ -130,6 +130,8 @@ def _head(dump: DumpResults) -> PageHead:
         size = f"{rows}, {dump.largest.num_tokens:,} tokens"
     sequences = [] if dump.score is None else dump.score.readable_sequences
     holds = "holds token ids, no text" if sequences else "holds no text"
+    if dump.diagnose is not None and dump.diagnose.logs:
+        holds = ""  # a log has none
     if with_text := sum(map(holds_text, sequences)):
         holds = f"holds text of {plural(with_text, 'response')}"
     facts = [
@@ -299,6 +301,7 @@ def _environment(popovers: Popovers) -> Environment:
         # No attribute for an empty value.
         "attribute": lambda value, name: Markup(f' {name}="{escape(value)}"') if value else "",
         "parts": _parts_of_name,
+        "capitalised": capitalised,
         "command": _command,
         "by_reason": lambda terms: by_reason(terms.items).items(),
         "compact": json.dumps,

@@ -107,7 +107,7 @@ def write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None
     elif axis.scale == "symlog":
         smallest = axis.threshold or 1e-6
         ruler.set_major_locator(FixedLocator(_signed_decades(smallest, max(-low, high), most)))
-        written = _signed_power if low < 0 else power_of_ten
+        written = power_of_ten
     else:
         ruler.set_major_locator(MaxNLocator(nbins=most, integer=axis.whole, steps=STEPS))
     ruler.set_major_formatter(
@@ -157,7 +157,3 @@ def power_of_ten(value: float) -> str:
     if abs(power - round(power)) > 1e-6:
         return plain(value)
     return f"{'−' if value < 0 else ''}10{str(round(power)).translate(RAISED)}"
-
-
-def _signed_power(value: float) -> str:
-    return f"+{power_of_ten(value)}" if value > 0 else power_of_ten(value)

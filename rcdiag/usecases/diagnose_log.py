@@ -13,6 +13,7 @@ from rcdiag.diagnosis.logged.judge import judge
 from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import after_colon
 from rcdiag.logs import Log, LogFile, NoNumbersError, log_files, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
@@ -145,7 +146,7 @@ def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[Logged
     says = " ".join([*others, diagnosis.over_steps.says])
     return replace(
         diagnosis,
-        summary=f"{worst.name}: {diagnosis.summary}",
+        summary=f"{worst.name}: {after_colon(diagnosis.summary)}",
         over_steps=replace(diagnosis.over_steps, says=says),
     )
 

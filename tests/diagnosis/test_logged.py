@@ -187,6 +187,30 @@ def test_a_folder_stands_for_the_logs_in_it(tmp_path: Path) -> None:
         rcdiag.diagnose(folder)
 
 
+def test_the_page_of_two_logs_has_a_section_for_each(tmp_path: Path) -> None:
+    failed = log_of(run_of(0.01, 0.3), tmp_path, "failed.jsonl")
+    other = log_of(run_of(0.01, 0.01), tmp_path, "other.jsonl")
+    result = rcdiag.diagnose([failed, other])
+    assert result.diagnosis is not None
+    assert re.match(r"failed\.jsonl: (the|both|`)", result.diagnosis.summary)
+    page = tmp_path / "page.html"
+    rcdiag.report([result], page)
+    text = page.read_text()
+    assert f"<h3>failed.jsonl: {result.logs[0].log_verdict}</h3>" in text
+    assert "<h3>other.jsonl: healthy</h3>" in text
+    assert "metrics in 2 logs of verl; no token data" in text
+    assert "holds no text" not in text
+
+
+def test_the_screen_names_causes_that_a_log_cannot_tell_apart(tmp_path: Path) -> None:
+    result = diagnosed(run_of(0.01, 0.3), tmp_path)
+    assert result.diagnosis is not None
+    possible = result.diagnosis.causes[0].also_possible
+    assert headline(result, "").possible == possible != []
+    healthy = diagnosed(run_of(0.01, 0.01), tmp_path)
+    assert headline(healthy, "").possible == ()
+
+
 def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
     result = diagnosed(run_of(0.01, 0.01), tmp_path)
     assert result.diagnosis is not None

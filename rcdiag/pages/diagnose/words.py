@@ -20,10 +20,10 @@ def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
     if result.logs:
         known = len({one.key for log in result.logs for one in log.quantities})
-        of = ", ".join(dict.fromkeys(log.trainer_of_log or "trainer's" for log in result.logs))
-        article = "an" if of[0] in "aeiou" else "a"
-        logs = f"{article} {of} log" if len(result.logs) == 1 else f"{len(result.logs)} {of} logs"
-        return f"{plural(known, 'metric')} of {logs}; no token data"
+        trainers = dict.fromkeys(log.trainer_of_log or "an unknown trainer" for log in result.logs)
+        logs = "the log" if len(result.logs) == 1 else f"{len(result.logs)} logs"
+        by = " and ".join(trainers)
+        return f"{plural(known, 'known metric')} in {logs} of {by}; no token data"
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"
     explained = [one for one in result.experiments if one.explained]

@@ -14,8 +14,9 @@ function makeScale(axis, values, most = 5) {
   return linearScale(axis, some, most);
 }
 
+// A tick has little room: 5e-5, not 5e-05.
 function written(axis, value) {
-  return axis.percent ? percent(value) : number(value);
+  return axis.percent ? percent(value) : number(value).replace(/e\+?(-?)0*/, "e$1");
 }
 
 // A slot for each name, in order; a number also finds the name that has the same value.
@@ -106,7 +107,7 @@ function symlogScale(axis, values) {
   return {
     place: (value) => (move(value) - low) / (high - low),
     ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
-    text: (value) => (value > 0 && low < -pad ? "+" : "") + tick(value),
+    text: tick,
   };
 }
 

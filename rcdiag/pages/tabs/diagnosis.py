@@ -89,7 +89,7 @@ def tab(results: DumpResults) -> Tab:
         Section(title="", blocks=[Slot(name="lead", data=lead)]),
         _gauges(results),
         _steps(results),
-        training_log(results.diagnose),
+        *training_log(results.diagnose),
         _against(results),
         _findings(results),
         _experiments(results),

@@ -24,19 +24,22 @@ from rcdiag.results import DiagnoseResult
 from rcdiag.results.log_summary import LogSummary
 
 
-def training_log(result: DiagnoseResult | None) -> Section | None:
-    """Show the logs that were diagnosed; None if a table was diagnosed."""
+def training_log(result: DiagnoseResult | None) -> list[Section]:
+    """Show the logs that were diagnosed; of several, each in a section of its own."""
     if result is None or not result.logs:
-        return None
-    blocks: list[Block] = []
-    for log in result.logs:
-        if len(result.logs) > 1:
-            verdict = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
-            blocks.append(Paragraph(text=verdict))
-    blocks.append(Figures(items=figures_of(result, ["log-over-steps"])))
-    for place, log in enumerate(result.logs):
-        blocks += _of_log(log, place)
-    return Section(title="The log over the steps", blocks=blocks, name="log")
+        return []
+    figures = Figures(items=figures_of(result, ["log-over-steps"]))
+    if len(result.logs) == 1:
+        blocks: list[Block] = [figures, *_of_log(result.logs[0], 0)]
+        return [Section(title="The log over the steps", blocks=blocks, name="log")]
+    runs = [
+        Section(
+            title=f"{Path(log.file).name}: {log.log_verdict}",
+            blocks=[Paragraph(text=log.summary), *_of_log(log, place)],
+        )
+        for place, log in enumerate(result.logs)
+    ]
+    return [Section(title="The logs over the steps", blocks=[figures], name="log"), *runs]
 
 
 def _of_log(log: LogSummary, place: int) -> list[Block]:
@@ -45,7 +48,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         f"moved-{place}",
         f"Keys that moved, {name}",
         [
-            words("Key", lambda one: code(one.key)),
+            words("Key that moved", lambda one: code(one.key)),
             numbers("Step", lambda one: amount(one.step_moved, str(one.step_moved))),
             words(
                 "95% interval",
@@ -57,7 +60,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
             ),
             numbers("Before", lambda one: amount(one.key_before)),
             numbers("After", lambda one: amount(one.key_after)),
-            words("Moves", lambda one: text(one.shape)),
+            words("How", lambda one: text(one.shape)),
         ],
         in_order(log.keys_moved),
         lambda one: {"key": f"{one.key} {one.step_moved}"},
@@ -93,8 +96,8 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     blocks: list[Block] = []
     if log.generations_of_log is not None:
         correction = f": {log.correction_of_log}" if log.correction_of_log else ""
-        blocks.append(Paragraph(text=f"{name} is from {log.generations_of_log}{correction}."))
-    blocks += [Paragraph(text=f"{name}: {note}") for note in log.file_notes]
+        blocks.append(Paragraph(text=f"Written by {log.generations_of_log}{correction}."))
+    blocks += [Paragraph(text=note) for note in log.file_notes]
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
