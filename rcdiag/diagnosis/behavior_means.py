@@ -13,18 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.guides import WHO_SAMPLED, judged
+from rcdiag.diagnosis.thresholds import EQUAL, HALF
 from rcdiag.results import MetricValue
 from rcdiag.results.score import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
 from rcdiag.statistics.metrics.tail import K_HAT_GUIDE
 from rcdiag.statistics.second_moment import HARMLESS_ESS
 from rcdiag.statistics.suite import Suite
-
-# Weights are used from this effective sample size (fraction) on; rcdiag's proposal.
-LEAST_ESS = 0.5
-# A mean weight within this distance of 1 counts as 1, whatever its standard error: the distance is
-# rounding.
-ROUNDING = 1e-9
 
 UNKNOWN = MetricValue(value=None, level="unknown")
 
@@ -67,9 +62,10 @@ def _reliable(weights: Mapping[str, MetricValue], level: str) -> bool:
     """
     ess, k_hat = weights[f"ess_{level}"].value, weights[f"khat_{level}"].value
     mean = weights["ratio_mean"].value
-    rounded = mean is not None and abs(mean - 1.0) <= ROUNDING
+    # Batch-normalised weights have a mean of 1 up to rounding, whatever its standard error.
+    rounded = mean is not None and abs(mean - 1.0) <= EQUAL
     mean_is_one = rounded or weights["ratio_mean_z"].level != "error"
-    if ess is None or not ess >= LEAST_ESS or not mean_is_one:
+    if ess is None or not ess >= HALF or not mean_is_one:
         return False
     return ess >= HARMLESS_ESS or (k_hat is not None and k_hat < K_HAT_GUIDE.error)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Flags, PairTokens
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_ROWS
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import ChangeOfMismatch
@@ -135,9 +135,6 @@ def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
 WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise on similar tokens"}
 
 
-OPPOSED = -0.05  # share of a factor below which it works against the change; above: chance
-
-
 def sentence(change: ChangeOfMismatch) -> str:
     """Say what each factor contributes to a change of k3_kl, in percent, the largest first.
 
@@ -150,7 +147,8 @@ def sentence(change: ChangeOfMismatch) -> str:
     low, high = sorted((most.low / whole, most.high / whole))
     if low <= 0.0 <= high:
         return f"what makes k3 change at step {change.changed_at} cannot be told from these rows"
-    opposed = any(part.value / whole < OPPOSED for _, part in parts)
+    # A small negative share is chance.
+    opposed = any(part.value / whole < -FEW for _, part in parts)
 
     def percent(share: float) -> str:
         within = share if opposed else min(max(share, 0.0), 1.0)

@@ -14,14 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array
+from rcdiag.diagnosis.thresholds import WITH_A_CHOICE
+from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
-# A shape must lower the sum of squares by this many times the noise variance. A jump is tried at
-# each of n steps: the largest of n chi-squared values with one degree of freedom stays below this
-# in all but one of some thousand series of 200 steps without a change.
-LEAST_GAIN = 24.0
+# A shape must lower the sum of squares by this many times the noise variance, which is twice the
+# log-likelihood that it gains: a jump is tried at each step.
+LEAST_GAIN = 2.0 * WITH_A_CHOICE
 # 95% quantile of chi-squared with one degree of freedom: steps whose gain is at most this much
 # smaller than the best one are in the interval of a change.
-INTERVAL = 3.84
+INTERVAL = NORMAL_REACH**2
 POWERS = (0.5, 1.0)  # after a bend a series grows as one of these powers of the steps since
 FEWEST = 6  # steps that a series needs to estimate its noise
 MAD = 0.6745  # median of |x| of a standard normal x

@@ -10,13 +10,12 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.declared import Declared
-from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, SHOWN
+from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, NEARLY_ALL, SHOWN
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.intervals import too_few
 
 # In bypass mode trainers store a copy of the sampler's log-probs as `old`.
 IDENTICAL, CURRENT = "columns-identical", "current"
-CONFIDENT = 0.95  # confidence from which on look-alikes need not be excluded by an experiment
 # Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
@@ -146,17 +145,20 @@ def next_after_experiments(
 
 
 def _is_open(verdict: str, causes: Sequence[NamedCause]) -> bool:
-    """Tell whether the verdict is inconclusive, or look-alikes of the first cause remain likely."""
+    """Tell whether the verdict is inconclusive, or look-alikes of the first cause remain likely.
+
+    They do unless nearly all answers with the confidence of the first cause are right.
+    """
     if not causes or verdict == "healthy":
         return False
     first = causes[0]
-    return verdict == "inconclusive" or bool(first.also_possible and first.confidence < CONFIDENT)
+    return verdict == "inconclusive" or bool(first.also_possible and first.confidence < NEARLY_ALL)
 
 
 def _split(causes: Sequence[NamedCause]) -> str:
     """Say which causes an experiment would tell apart."""
     first = causes[0]
-    if not first.also_possible or first.confidence >= CONFIDENT:
+    if not first.also_possible or first.confidence >= NEARLY_ALL:
         return "run the experiments"
     return f"separate {first.slug} from {' and '.join(first.also_possible[:2])}"
 

@@ -19,19 +19,27 @@ from rcdiag.diagnosis.change_points import (
     noise_of,
 )
 from rcdiag.diagnosis.features import Features, Onset
-from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
-from rcdiag.diagnosis.thresholds import COARSE, EQUAL, LARGER, MANY_TIMES, SLIGHT, SURELY, TWICE
+from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, trend
+from rcdiag.diagnosis.thresholds import (
+    COARSE,
+    EQUAL,
+    LARGER,
+    MANY_TIMES,
+    SHOWN,
+    SLIGHT,
+    SURELY,
+    TWICE,
+)
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.formats import from_to
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
-SHOWN = 4  # numbers that a sentence lists
 # Name of a per-step number -> (smallest change that counts, offset). Without an offset the change
 # is in the number's own unit. With one it is a change of log(value + offset), so that values far
 # below the offset count as equal.
 LEAST_MOVED: dict[str, tuple[float, float | None]] = {
-    "k3_kl": (TWICE, SMALL_K3),
+    "k3_kl": (TWICE, LARGE_K3),
     "prob_diff_mean": (TWICE, 1e-4),
     "ratio_outside_2": (1e-3, None),
     "ratio_mean": (SLIGHT, None),
@@ -175,7 +183,7 @@ def _grows(features: Features, moved: Sequence[MovedNumber]) -> bool:
     larger = any(
         one.name in MISMATCH_NUMBERS and one.median_after > one.median_before for one in moved
     )
-    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWN)
+    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > LARGER)
 
 
 def _decomposed_change(
@@ -193,7 +201,7 @@ def _decomposed_change(
     if split is None:
         if moved:
             return None  # other numbers of the mismatch changed, not k3_kl
-        logs = np.log(k3 + SMALL_K3)
+        logs = np.log(k3 + LARGE_K3)
         split = int(steps[np.argmax(jump_gains(logs, np.ones(len(logs))))])
     entropy = case.entropy.get(case.sampler)
     uncertainty = -tokens.sampler
@@ -363,7 +371,7 @@ def _sentence(
         return f"k3_kl {verb} in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
-        if high > LARGE_K3 and not 1 / GROWN < trend(k3) < GROWN:
+        if high > LARGE_K3 and not 1 / LARGER < trend(k3) < LARGER:
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
@@ -404,7 +412,7 @@ def _of_trend(k3: Array) -> str:
 def _large(k3: Array) -> Counts | None:
     """Return the indices of steps whose k3 is many times that of all others; None without any."""
     for low, high in pairwise(np.sort(k3)):
-        if high > MANY_TIMES * max(low, SMALL_K3) and high > LARGE_K3:
+        if high > max(MANY_TIMES * low, LARGE_K3):
             return np.flatnonzero(k3 >= high)
     return None
 

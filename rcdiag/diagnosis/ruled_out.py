@@ -11,15 +11,22 @@ from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURE_SLUGS
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.alignment import GAIN, LAGS
-from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, FEW, LARGER, RELATED, SAME
+from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
+    COARSE,
+    ENOUGH,
+    FEW,
+    LARGER,
+    RELATED,
+    SAME,
+)
 
 WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-missing")
 
 
 def ruled_out(features: Features, named: Collection[str]) -> list[str]:
     """Return the causes that a table rules out, the most common ones first."""
-    if features.case.trainer is None or len(features.case.tokens) < FEWEST_TO_JUDGE:
+    if features.case.trainer is None or len(features.case.tokens) < ENOUGH:
         return []
     against = [slug for slugs, test, _ in TESTS if test(features) for slug in slugs]
     return [slug for slug in against if slug not in named]
@@ -48,7 +55,7 @@ def _no_other_temperature(features: Features) -> bool:
     """Tell whether log-ratios are too small for a temperature, or the table states just one."""
     sampler, trainer = features.declared.sampler, features.declared.trainer
     stated = {sampler.temperature, sampler.sampling_temperature, trainer.temperature}
-    return features.log_ratios.rms < VISIBLE or (len(stated) == 1 and None not in stated)
+    return features.log_ratios.rms < ENGINE_NOISE or (len(stated) == 1 and None not in stated)
 
 
 def _nothing_cut(features: Features) -> bool:

@@ -17,9 +17,9 @@ ONE_SIDED = 0.99
 # needs FEWEST_OF_PATTERN rows, turns, steps or repeats.
 FEWEST, FEWEST_ROWS, FEWEST_OF_PATTERN = 20, 8, 4
 FEWEST_OF_ROW = 8  # tokens of a row or turn: fewer may all be equal, or decrease, by chance
-ENOUGH = 200  # sampled tokens that a verdict needs
+ENOUGH = 200  # sampled tokens that a judgement of their distribution, and a verdict, need
 MOST_IDS = 8  # at most this many token ids are said to stand out
-SHOWN = 3  # names that a sentence lists
+SHOWN = 4  # names or numbers that a sentence lists
 LARGEST_VOCABULARY = 2**18  # tokens; no model of today has more
 # Ratio of the rms log-ratios of two parts of a table: from LARGER on they differ in size, from
 # MUCH_LARGER on they are parts of two kinds.
@@ -28,9 +28,12 @@ MANY_TIMES = 5.0  # ratio from which on all members of one part are larger than 
 # Correlation of surprisals on both sides: at most UNRELATED for unrelated tokens, at least RELATED
 # for the same tokens under some fault, at least SAME for the same tokens.
 UNRELATED, RELATED, SAME = 0.4, 0.6, 0.8
-# Log-probs of tokens, nats: above CERTAIN rounding hides the distance from 0; above SURE (90%) a
-# side is sure of a token, below UNSURE (40%) it is not; below RARE (5%) the token is rare.
-CERTAIN, SURE, UNSURE, RARE = -1e-3, -0.1, -0.9, -3.0
+# Nats: float32 rounding of logits moves a log-prob, or the mean of a ratio, by up to this.
+ROUNDING = 1e-3
+CERTAIN = -ROUNDING  # nats: a larger log-prob is 0 but for rounding
+# Log-probs of tokens, nats: above SURE (90%) a side is sure of a token, below UNSURE (40%) it is
+# not; below RARE (5%) the token is rare.
+SURE, UNSURE, RARE = -0.1, -0.9, -3.0
 # In a correct column few tokens have less than this log-prob, nats: 1 in 400.
 HARDLY_EVER = -6.0
 TWICE = 0.6931471805599453  # ln 2, nats: twice the probability
@@ -40,12 +43,17 @@ A_POWER = 0.03
 # Standard errors: up to BY_ITS_ERROR a number may differ by chance; beyond SURELY it does not, even
 # with as many tests as are made of every table.
 BY_ITS_ERROR, SURELY = 3.0, 4.0
+# The same as differences of log-likelihoods, nats; z standard errors are z^2 / 2. One hypothesis
+# is better than another beyond DECISIVE, and one that was chosen among many beyond WITH_A_CHOICE:
+# of 200 places that are tried, the best one is by chance that much better in one series of
+# thousands.
+DECISIVE, WITH_A_CHOICE = BY_ITS_ERROR**2 / 2.0, 12.0
 # Nats: differences below SLIGHT are no evidence of a fault, even if they are more than rounding;
 # quantised weights and other small faults stay below COARSE.
 SLIGHT, COARSE = 0.05, 0.1
-# Nats: a difference below LOST_IN_NOISE is not visible in the noise of two engines. One beyond
-# LARGE comes from another token or distribution; weights and precision hardly move tokens that far.
-LOST_IN_NOISE, LARGE = 0.02, 1.0
+# Nats: a larger difference comes from another token or distribution; weights and precision hardly
+# move tokens that far.
+LARGE = 1.0
 # p-value below which the result of a test is not taken for chance.
 BY_CHANCE = 0.01
 # Nats: values that differ by less are equal up to float32 rounding.

@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, SURELY
+from rcdiag.diagnosis.thresholds import ALL, FEWEST_OF_PATTERN, FEWEST_ROWS, ROUNDING, SURELY
 from rcdiag.formats import mean_ratio, rough, with_interval
 from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
@@ -42,9 +42,6 @@ LARGEST = 15.0
 # is a mean of 2 (e^x - 1 - x) / x^2 over log-ratios x >= -LARGEST, which increases with x.
 LEAST_KAPPA = 2.0 * (LARGEST - 1.0) / LARGEST**2
 MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
-# A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
-# this far.
-ROUNDING = 1e-3
 TOO_MANY_TIMES = 1000  # times the rows: beyond it, only this bound of their number is said
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 MOST_OF_ENGINES = 0.07
@@ -52,7 +49,7 @@ MOST_OF_ENGINES = 0.07
 # the mean squared error of the record, at most this.
 OF_ENGINES = MOST_OF_ENGINES**2
 # Nats: one token in 1,000 has a larger log-ratio by normal noise of that rms.
-NOISE_QUANTILE, LARGEST_NOISE = 0.999, 3.09 * MOST_OF_ENGINES
+LARGEST_NOISE = 3.09 * MOST_OF_ENGINES
 # At 95% a sample may lack all tokens of a kind of which it should have up to this many.
 UNSEEN = 3.0
 # Beyond this E[log_ratio^2] the second order does not say what E[ratio] would be.
@@ -279,7 +276,7 @@ def validity_of(case: Case, within: str = "") -> Validity:
         excess=_ratio_of_sums(surplus, squares, count),
         by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
         mean_square=float(squares.sum()) / total,
-        upper=float(np.quantile(log_ratio, NOISE_QUANTILE)) if len(log_ratio) else 0.0,
+        upper=float(np.quantile(log_ratio, ALL)) if len(log_ratio) else 0.0,
         chance=float(np.sqrt(sums(np.expm1(log_ratio) ** 2).sum())) / total,
         unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),

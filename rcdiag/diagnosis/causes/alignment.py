@@ -19,11 +19,13 @@ from rcdiag.diagnosis.causes.cause import (
     shipped_family,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
+from rcdiag.diagnosis.features.alignment import LAGS
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
     FEWEST_OF_PATTERN,
+    FEWEST_OF_ROW,
+    HALF,
     LARGE,
     MOST,
     NEARLY_ALL,
@@ -119,7 +121,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
 def _rows_swapped(features: Features) -> Suspicion | None:
     alignment, rows = features.alignment, len(features.case.lengths)
     exchanged = alignment.best_row != np.arange(rows)
-    full = features.case.tokens.per_row >= LEAST_COMPARED
+    full = features.case.tokens.per_row >= FEWEST_OF_ROW
     share = float(exchanged.sum() / max(full.sum(), 1))
     if share < FEW:
         return None
@@ -129,17 +131,17 @@ def _rows_swapped(features: Features) -> Suspicion | None:
         np.bincount(alignment.row_of_turn[alignment.long_enough], minlength=rows) > 0
     )
     closed = float(np.mean(exchanged[alignment.best_row[exchanged]]))
-    if closed <= 0.5 and comparable.any() and np.mean(alignment.misfit[comparable]) < 0.5:
+    if closed <= HALF and comparable.any() and np.mean(alignment.misfit[comparable]) < HALF:
         return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     # Near-certain rows fit several others, so that not every swapped row finds its partner.
-    if explained < (EXPLAINED_BY_MANY if share > PART else 0.5):
+    if explained < (EXPLAINED_BY_MANY if share > PART else HALF):
         return None
     first = int(np.flatnonzero(exchanged)[0])
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])
     return Suspicion(
-        confidence=EXACT if closed > 0.5 else WEAK,
+        confidence=EXACT if closed > HALF else WEAK,
         message=f"In {int(exchanged.sum())} of {int(full.sum())} rows `{moved}` has the log-probs "
         f"of another row: the sampler's in row {features.case.row[first]} match the trainer's in "
         f"row {features.case.row[alignment.best_row[first]]}.",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Counts, PairTokens
 from rcdiag.diagnosis.causes.cause import CLEAR, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
+from rcdiag.diagnosis.features.log_ratios import BINS
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_ROWS, LARGER, TINY
 from rcdiag.diagnosis.validity import INVALID
 
@@ -16,7 +17,6 @@ from rcdiag.diagnosis.validity import INVALID
 # 256 (gated delta net: chunk_size 64 in flash-linear-attention; Mamba-2: 256 in its configuration).
 SIZES = (16, 32, 64, 128, 256, 512)
 BY_CHANCE = 1e-7  # probability of a false alarm in a table
-BINS = 40  # of the log-prob
 
 
 class BlockEffect(Struct, frozen=True):

@@ -11,12 +11,12 @@ from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import StoredColumn
-from rcdiag.diagnosis.thresholds import BY_CHANCE, FEWEST, LARGEST_VOCABULARY
+from rcdiag.diagnosis.thresholds import BY_CHANCE, FEWEST, HARDLY_EVER, LARGEST_VOCABULARY
 
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10)
 # Nats between a sentinel and all other values; the log-probs of a column have no such gap.
-GAP = 5.0
+GAP = -HARDLY_EVER
 
 
 def lowest_drawn(count: int) -> float:

@@ -11,7 +11,6 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     BY_CHANCE,
@@ -19,6 +18,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    MUCH_LARGER,
     ONE_SIDED,
     PART,
 )
@@ -36,7 +36,7 @@ def _context(features: Features) -> Suspicion | None:
     weights that were updated while the sampler wrote it, too, and leaves the verdict open.
     """
     log_ratios = features.log_ratios
-    much = log_ratios.first_tokens >= FIRST_APART
+    much = log_ratios.first_tokens >= MUCH_LARGER
     if log_ratios.rms < LARGE_MISMATCH or not (much or log_ratios.fall_along_rows):
         return None
     other = "" if much else ", or one side's weights changed within responses"

@@ -37,7 +37,6 @@ from rcdiag.diagnosis.features import (
 )
 from rcdiag.diagnosis.features.declared import QUANTISED
 from rcdiag.diagnosis.features.few_places import FewPlaces
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     COARSE,
@@ -299,7 +298,7 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
 
 def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
     """Name the fault of a column that differs from its re-score, by the tokens that differ."""
-    if log_ratios.first_tokens > FIRST_APART:
+    if log_ratios.first_tokens > MUCH_LARGER:
         return "context-differs"
     return of_weights if looks_like_other_weights(log_ratios) else otherwise
 

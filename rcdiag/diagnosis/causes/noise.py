@@ -12,14 +12,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
 )
 from rcdiag.diagnosis.features import BITWISE, Features
-from rcdiag.diagnosis.thresholds import (
-    FEW,
-    MOST,
-    MUCH_LARGER,
-    PART,
-    SLIGHT,
-    UNRELATED,
-)
+from rcdiag.diagnosis.thresholds import FEW, HALF, MOST, MUCH_LARGER, PART, SLIGHT, UNRELATED
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Where experts differ, the largest rise of a log-prob is at least this part of the largest fall.
@@ -112,7 +105,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
     ids alike, and a ban moves tokens only down.
     """
     log_ratios = features.log_ratios
-    if is_engine_noise(features) or log_ratios.tail_share < 0.5:
+    if is_engine_noise(features) or log_ratios.tail_share < HALF:
         return None
     if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None

@@ -10,12 +10,8 @@ from rcdiag.diagnosis.case import Array, Case, Counts
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import SMALLEST, OutlierRows
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, LARGER
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, HALF, LARGER
 from rcdiag.formats import share_of
-
-# Least lower end of the interval of the intraclass correlation: above it more of the variance is
-# between prompts than between steps of one prompt.
-BETWEEN_PROMPTS = 0.5
 
 
 class IntraclassCorrelation(Struct, frozen=True):
@@ -95,7 +91,8 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
     rms = features.location.rms_of_rows
     cells = _by_prompt_and_step(case, np.log(np.maximum(rms, SMALLEST)))
     seen = None if cells is None else intraclass_correlation(*cells)
-    if seen is None or seen.low < BETWEEN_PROMPTS:
+    # At least half of the variance is between prompts, not between steps of one prompt.
+    if seen is None or seen.low < HALF:
         return None
     key = _prompt(case)
     assert key is not None

@@ -7,7 +7,6 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART, VISIBLE
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
@@ -45,7 +44,7 @@ def penalty(features: Features) -> Suspicion | None:
     Along a response more and more tokens have occurred, so that a penalty does not fade.
     """
     log_ratios = features.log_ratios
-    if not log_ratios.show_sampling or not VISIBLE <= log_ratios.rms <= LARGE:
+    if not log_ratios.show_sampling or not ENGINE_NOISE <= log_ratios.rms <= LARGE:
         return None
     if log_ratios.late < 1 / MUCH_LARGER:
         return None
@@ -103,8 +102,8 @@ def pushed(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
     if (
         not log_ratios.show_sampling
-        or log_ratios.rms < VISIBLE
-        or log_ratios.first_tokens > FIRST_APART
+        or log_ratios.rms < ENGINE_NOISE
+        or log_ratios.first_tokens > MUCH_LARGER
     ):
         return None
     found = _biased_ids(log_ratios)

@@ -31,6 +31,9 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    HALF,
+    HARDLY_EVER,
+    LARGEST_VOCABULARY,
     MOST,
     NEARLY_ALL,
     PART,
@@ -44,9 +47,8 @@ from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
 UNDERFLOW = -103.3
-# Nats; what a softmax over a part of the vocabulary adds to a log-prob, below ln of its size.
-MOST_ADDED = 15.0
-LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
+# Nats; a softmax over a part of the vocabulary adds less than this to a log-prob.
+MOST_ADDED = np.log(LARGEST_VOCABULARY)
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
@@ -143,7 +145,7 @@ def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicio
         return _no_value(features, policy, column, values == column.one_value)
     for value, count in (column.least, column.mode):
         known = value in SENTINELS
-        if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
+        if count < (2 if known else FEWEST_OF_PATTERN) or value > HARDLY_EVER:
             continue
         others = values[values != value]
         if known or value < others.min(initial=0.0) - GAP:
@@ -327,7 +329,7 @@ def _padding(features: Features) -> Suspicion | None:
     repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
     # A sampled token id occurs elsewhere too; padding is one run at the end of its row.
     runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
-    if repeated < max(FEWEST_ROWS, 0.5 * len(last)) or runs > len(last):
+    if repeated < max(FEWEST_ROWS, HALF * len(last)) or runs > len(last):
         return None
     if padding.sum() < NEARLY_ALL * zero.sum():
         return None  # other tokens are certain too, as with kept sets of one token on both sides

@@ -20,15 +20,14 @@ from rcdiag.diagnosis.thresholds import (
     PART,
     RARE,
     RELATED,
+    ROUNDING,
     SAME,
     TWICE,
     UNSURE,
 )
 
 MAJORITY = -TWICE  # nats; a token with more than half of the mass is the likeliest one
-# Nats: equal entropies differ by less than EQUAL_ENTROPY, and no context has more than
-# LARGEST_ENTROPY.
-EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
+LARGEST_ENTROPY = 8.0  # nats; no context has more
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
@@ -160,7 +159,7 @@ def _states_entropy(features: Features, policy: str) -> bool:
     values = np.abs(features.columns[policy].values)
     usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > COARSE)
     apart = np.abs(values - entropy)[usable]
-    return len(apart) > FEWEST and float(np.median(apart)) < EQUAL_ENTROPY
+    return len(apart) > FEWEST and float(np.median(apart)) < ROUNDING
 
 
 def _like_entropy(values: Array, other: Array) -> bool:

@@ -18,7 +18,9 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
+    HALF,
     HARDLY_EVER,
+    LARGE,
     LARGER,
     MANY_TIMES,
     MOST,
@@ -28,8 +30,6 @@ from rcdiag.diagnosis.thresholds import (
     SLIGHT,
     UNSURE,
 )
-
-SPAN = 3  # tokens of the shortest span that is taken for a tool's output
 
 
 def tool_spans(case: Case) -> Flags | None:
@@ -50,7 +50,7 @@ def tool_spans(case: Case) -> Flags | None:
     ends = np.flatnonzero(nan & (last_of_row | ~np.roll(nan, -1)))
     inside = ~first_of_row[begins] & ~last_of_row[ends]
     lengths = ends - begins + 1
-    if lengths[inside & (lengths >= SPAN)].sum() < MOST * nan.sum():
+    if lengths[inside & (lengths >= FEWEST_OF_PATTERN)].sum() < MOST * nan.sum():
         return None
     flags: Flags = nan
     return flags
@@ -96,7 +96,7 @@ def _last_zeros(features: Features) -> Suspicion | None:
         surely = zeros & (column.other < 0)
         if last.sum() < FEWEST or zeros[last].mean() < MOST or zeros[~last].mean() > PART:
             continue
-        if surely[last].mean() < 0.5 or not _beyond_rounding(zeros, last, column.other):
+        if surely[last].mean() < HALF or not _beyond_rounding(zeros, last, column.other):
             continue
         return Suspicion(
             confidence=LIKELY,
@@ -156,7 +156,7 @@ def _special_ids(features: Features) -> Suspicion | None:
     after = here > np.concatenate([[0], here])[case.start][case.owner]
     rest = features.log_ratios.values[~after[tokens.place]]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if early > 0.5 or median_of_others > SLIGHT:
+    if early > HALF or median_of_others > SLIGHT:
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # positive log-probs: the trainer's softmax sum lacks a part of the vocabulary
@@ -290,7 +290,7 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
     runs = _long_runs(tokens.owner, zero)
     # A response of zeros only was never recorded; tool text is only a part of a response.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
-    if runs.sum() <= 0.5 * zero.sum():
+    if runs.sum() <= HALF * zero.sum():
         return None
     stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
     return Suspicion(
@@ -314,8 +314,7 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
     )
 
 
-# Occurrences of an id, and share of rows that have it, from which on it may be a tool's marker.
-OFTEN, LEAST_ROWS = 12, 0.1
+LEAST_ROWS = 0.1  # share of rows that have an id, from which on it may be a tool's marker
 
 
 def _ids_never_sampled(features: Features) -> Suspicion | None:
@@ -329,7 +328,7 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
     rare, times = np.unique(tokens.token_id[likelier < HARDLY_EVER], return_counts=True)
-    rare = rare[times >= OFTEN - OFTEN // 10]
+    rare = rare[times >= FEWEST - FEWEST // 10]
     if not len(rare):
         return None
     of_rare = np.flatnonzero(np.isin(tokens.token_id, rare))
@@ -340,13 +339,13 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= MANY_TIMES * len(tokens) * np.exp(middle)
-    foreign = (counts >= OFTEN) & too_often & (high < HARDLY_EVER)
+    foreign = (counts >= FEWEST) & too_often & (high < HARDLY_EVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
         foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
-    if not foreign.any() or np.median(apart) > 0.5:
+    if not foreign.any() or np.median(apart) > LARGE:
         return None
     named_ids, more = ids[foreign][:4], int(foreign.sum()) - 4
     text = ", ".join(map(str, named_ids)) + (f" and {more} more" if more > 0 else "")
@@ -365,7 +364,7 @@ def _tokens_never_sampled(features: Features) -> Suspicion | None:
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
     lowest = lowest_drawn(max(len(tokens), 1))
     never = likelier < lowest
-    if never.sum() < FEWEST_OF_PATTERN or np.median(np.abs(tokens.log_ratio[never])) > 0.5:
+    if never.sum() < FEWEST_OF_PATTERN or np.median(np.abs(tokens.log_ratio[never])) > LARGE:
         return None
     first = features.case.flawed(features.case.flagged(never))
     return _unmasked(

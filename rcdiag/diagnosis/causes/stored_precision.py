@@ -17,18 +17,18 @@ from rcdiag.diagnosis.causes.columns import (
     without_values,
 )
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    HALF,
     LARGER,
-    LOST_IN_NOISE,
     MOST,
     MUCH_LARGER,
     SLIGHT,
+    SURE,
 )
-
-HIGHEST_FLOOR = -0.2  # nats; no one clips log-probs of likely tokens
 
 
 @by_column
@@ -38,7 +38,7 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
     # Equal values of both sides are one context that was sampled again, unless both are the floor.
     others = column.other[here]
     contexts = np.count_nonzero(others == value) + len(np.unique(others[others != value]))
-    if contexts < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
+    if contexts < FEWEST_OF_PATTERN or value > SURE or column.constant_rows > HALF:
         return None
     if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
         return None  # a clipped column has values just above its floor
@@ -47,7 +47,7 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
     # Where a column is clipped, the other side's log-probs are below the floor. At another
     # temperature they may be above it, but they are the lowest of that side.
     below = float(np.mean(others < value + SLIGHT))
-    if below <= 0.5 and _rarest(column, here) <= MOST:
+    if below <= HALF and _rarest(column, here) <= MOST:
         return None
     # In a rounded column a few values may be equal to the lowest one by chance; else hardly ever.
     if contexts < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
@@ -114,7 +114,7 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
                 )
             ],
             also_possible=[],
-            verdict="healthy" if error < LOST_IN_NOISE else "broken",
+            verdict="healthy" if error < ENGINE_NOISE else "broken",
             # The two sides differ by more than this rounding: later stages judge the same table.
             repaired=features.case
             if differs and features.log_ratios.rms > LARGER * error

@@ -24,15 +24,18 @@ from rcdiag.diagnosis.causes.cause import (
     shipped_family,
 )
 from rcdiag.diagnosis.features import LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import VISIBLE
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE
 from rcdiag.diagnosis.thresholds import (
     A_POWER,
     BY_ITS_ERROR,
     CERTAIN,
+    DECISIVE,
     EQUAL,
     FEW,
     FEWEST,
+    HALF,
     ONE_SIDED,
+    PART,
     SAME,
     SLIGHT,
     SURE,
@@ -52,20 +55,13 @@ BY_METADATA = "by metadata"
 BY_SHARED_PREFIXES = "by log-prob differences in shared contexts"
 
 # Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
-MOST_OF_SQUARES = 0.4
+MOST_OF_SQUARES = HALF
 # Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
-# Largest residual share of log-prob differences in a context under the declared temperature.
-MOST_RESIDUAL = 0.6
-# A power agrees with a stated temperature within this share of its logarithm.
-AGREES = 0.25
 # Log-probs divided by a temperature without normalisation: the 5% and 95% quantiles of
 # sampler / trainer of near-certain tokens, with their bounds where the trainer's log-probs are too
 # low and where they are too high.
 SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), 0.75, 1.4
-# Nats by which the log-likelihood of all tokens is higher under one of two distributions: odds of
-# 150 to 1.
-LIKELIER = 5.0
 
 
 class Power(Struct, frozen=True):
@@ -79,7 +75,7 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     """Return the temperature fault, its power, and the evidence of which distribution sampled."""
     if (
         not features.log_ratios.show_sampling
-        or features.log_ratios.rms < VISIBLE
+        or features.log_ratios.rms < ENGINE_NOISE
         # Without rare tokens a lower temperature makes nearly all others likelier.
         or (features.log_ratios.one_sided > ONE_SIDED and not features.case.without_rare)
     ):
@@ -124,7 +120,7 @@ def _likelier(features: Features) -> str | None:
     """
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.mean
-    surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(BY_ITS_ERROR)
+    surely = abs(mean) * len(tokens) > DECISIVE and abs(z) > tokens.as_far(BY_ITS_ERROR)
     if not surely or features.case.picked_tokens:
         return None
     return features.case.trainer if mean > 0 else features.case.sampler
@@ -142,8 +138,8 @@ def _power(features: Features) -> Power | None:
         if declared is not None and not explained:
             # The declared temperature may explain most, but not all, of the difference.
             off = abs(np.log(declared))
-            near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
-            explained = near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
+            near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, PART * off)
+            explained = near and prefixes.residual < HALF * prefixes.distance
         return Power(prefixes.power, BY_SHARED_PREFIXES) if explained else None
     power = features.log_ratios.power
     if power is None or not abs(np.log(power)) >= A_POWER:
@@ -167,7 +163,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
         return None
     power = trained / recorded
-    far = max(A_POWER, AGREES * abs(np.log(power)))
+    far = max(A_POWER, PART * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
     # A power may be too near to 1 to show in shared prefixes.
@@ -192,7 +188,7 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
     known = declared is not None and declared != 1.0
     agrees = declared not in (None, 1.0) and bool(
-        abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+        abs(np.log(estimate / declared)) < PART * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
     case = features.case
@@ -263,7 +259,7 @@ def _sentence(slug: str, estimate: float, stated: float | None, features: Featur
 
 def _divided(features: Features) -> Suspicion | None:
     """Look for log-probs that were divided by the temperature and not normalised again."""
-    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms < ENGINE_NOISE:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual, of_log_ratios = log_ratios.proportion

@@ -17,8 +17,8 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features, RecordedKeptSets
-from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, ENOUGH, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
 
 UNLOGGED_SLUGS = ("temperature-silent", "top-p-silent")
@@ -84,7 +84,7 @@ def _surprisal_minus_entropy(features: Features) -> tuple[float, float] | None:
         own = tokens.trainer if name == case.trainer else tokens.sampler
         excess = -own - entropy[tokens.place]
         usable = np.isfinite(excess)
-        if usable.sum() >= FEWEST_TO_JUDGE:
+        if usable.sum() >= ENOUGH:
             return float(excess[usable].mean()), tokens.z(np.where(usable, excess, 0.0))
     return None
 
@@ -154,7 +154,7 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     between = features.between(str(case.trainer), rescored)
     if seen.power is None or seen.by_log_prob < MOST_OF_SQUARES:
         return None
-    if between.rms <= max(MUCH_LARGER * features.log_ratios.rms, VISIBLE):
+    if between.rms <= max(MUCH_LARGER * features.log_ratios.rms, ENGINE_NOISE):
         return None
     return "temperature-silent", Suspicion(
         confidence=CLEAR,

@@ -8,25 +8,24 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     LARGE,
     MOST,
+    MUCH_LARGER,
     NEARLY_ALL,
     PART,
+    RARE,
     SURELY,
 )
 from rcdiag.formats import mean_ratio
-
-FAR_TOO_LOW = -3.0  # nats: the mean log-ratio of half of the wrong ids is lower
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
     """Detect a trainer whose softmax sum or output head lacks a part of the vocabulary."""
     # A wrong part of the vocabulary shows at every position, another prompt mostly at the first.
-    if not features.log_ratios.show_sampling or features.log_ratios.first_tokens > FIRST_APART:
+    if not features.log_ratios.show_sampling or features.log_ratios.first_tokens > MUCH_LARGER:
         return None
     log_ratios = features.log_ratios
     mean, (inverse, inverse_z) = log_ratios.ratio_mean[0], log_ratios.inverse_mean
@@ -96,11 +95,7 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
     bad = seen[means[seen] < -LARGE]
-    if (
-        len(bad) < FEWEST_OF_PATTERN
-        or len(seen) < 2 * FEWEST
-        or np.median(means[bad]) > FAR_TOO_LOW
-    ):
+    if len(bad) < FEWEST_OF_PATTERN or len(seen) < 2 * FEWEST or np.median(means[bad]) > RARE:
         return None
     first, last = np.quantile(bad, [1 - NEARLY_ALL, NEARLY_ALL])
     inside = seen[(seen >= first) & (seen <= last)]

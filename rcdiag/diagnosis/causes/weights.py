@@ -27,6 +27,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
+    HALF,
     LARGER,
     MOST,
     MUCH_LARGER,
@@ -45,7 +46,6 @@ EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
 # If a draft model's log-probs were recorded, E[1 / ratio] is 1 up to the noise of the draft's
 # engine: its z is at most this part of the z of E[ratio].
 BY_NOISE = 0.4
-LEAST_CORRELATION = 0.5  # of log-ratio and advantage within prompt groups, after an update on them
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -465,7 +465,7 @@ def old_after_update(features: Features) -> Suspicion | None:
     mean = tokens.row_sums(features.log_ratios.values)[known] / tokens.per_row[known]
     group = _groups(features.case.facts.group, known)
     r, t = _follows(_centred(mean, group), _centred(advantage[known], group))
-    if r < LEAST_CORRELATION or t < SURELY:
+    if r < HALF or t < SURELY:
         return None
     return Suspicion(
         confidence=CLEAR,

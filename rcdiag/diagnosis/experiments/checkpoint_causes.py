@@ -12,10 +12,9 @@ from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import recorded_excess
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.thresholds import DECISIVE
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
-from rcdiag.diagnosis.thresholds import FEW, MOST, NEARLY_ALL, PART, SURELY
+from rcdiag.diagnosis.thresholds import DECISIVE, FEW, MOST, NEARLY_ALL, PART, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
 

@@ -31,14 +31,14 @@ from rcdiag.diagnosis.experiments.outcome import (
 from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
-from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE
+from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
     Conclusion,
     cause_in_sampling,
     make_suspicion,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, HALF, MOST, PART, SURELY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, HALF, LARGER, MOST, PART, SURELY
 from rcdiag.engines.changes import Forward
 
 # Families of causes of which the likelihood of the tokens selects one.
@@ -207,7 +207,7 @@ def _conclude_both(
     if found.fit.kind == "pattern":
         falls_short = found.fit.explained < MOST
     else:
-        falls_short = found.fit.lead < BY_ITS_ERROR or found.fit.scale > MOST_NOISE
+        falls_short = found.fit.lead < BY_ITS_ERROR or found.fit.scale > LARGER
     if slug in OF_WEIGHTS or falls_short:
         return [_name_agreement(outcome, names)]
     words = f"{names} agree with each other but not with the tokens in the table: "

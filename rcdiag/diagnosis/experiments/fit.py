@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts, rms
-from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, SENSITIVE
-from rcdiag.diagnosis.thresholds import NEARLY_ALL
+from rcdiag.diagnosis.experiments.thresholds import OUTLYING, SENSITIVE
+from rcdiag.diagnosis.thresholds import LARGER, NEARLY_ALL
 from rcdiag.diagnosis.validity import Interval
+from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
 # Error of a float32 sum of a few hundred terms, nats: the smallest resolution of a column.
 FLOAT32 = 2e-6
@@ -70,9 +71,12 @@ class Residual(Struct, frozen=True):
         return rms(self.values[unsure] / width)
 
     def within(self, noise: float) -> bool:
-        """Tell whether the residual of nearly all tokens is engine noise."""
+        """Tell whether the residual of nearly all tokens is engine noise.
+
+        Its scale may be a little larger, since it is only estimated.
+        """
         few = self.outlying(max(noise, self.scale)) <= 1.0 - NEARLY_ALL
-        return few and self.scale <= MOST_NOISE * noise
+        return few and self.scale <= LARGER * noise
 
 
 def residuals(recorded: Array, predicted: Array) -> Array:
@@ -169,5 +173,5 @@ def interval(loss_by_row: Callable[[float], Array], value: float, width: float) 
     if curvature <= 0:
         return Interval(value, value - width, value + width)
     error = float(np.sqrt(np.sum((slope - slope.mean()) ** 2))) / curvature
-    half = max(1.96 * error, 0.0)
+    half = max(NORMAL_REACH * error, 0.0)
     return Interval(value, value - half, value + half)

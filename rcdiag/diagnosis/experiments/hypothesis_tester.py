@@ -22,7 +22,8 @@ from rcdiag.diagnosis.experiments.thresholds import (
     SCREEN_ROWS,
 )
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
-from rcdiag.diagnosis.thresholds import HALF, LOST_IN_NOISE, SURELY
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE
+from rcdiag.diagnosis.thresholds import HALF, MOST, SURELY
 from rcdiag.engines.changes import Change, Forward, Passage
 
 Encode = Callable[[str], list[int]]
@@ -150,7 +151,7 @@ class HypothesisTester(Struct, dict=True):
         side, at = self.side, self.side.known_at
         off = np.abs(side.recorded[at] - side.expected[at])
         noise = FAR_OFF * self.sample.noise * side.sensitivity[at]
-        flags: Flags = off > noise + LOST_IN_NOISE
+        flags: Flags = off > noise + ENGINE_NOISE
         return flags
 
     @cached_property
@@ -166,7 +167,7 @@ class HypothesisTester(Struct, dict=True):
     def screen(self) -> Counts:
         """Return a few rows for screening, spread over the half with the largest loss."""
         lengths = self.sample.case.lengths[self.sample.rows]
-        return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, 0.7))
+        return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, MOST))
 
     @cached_property
     def confirm(self) -> Counts:

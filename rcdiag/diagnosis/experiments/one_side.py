@@ -24,7 +24,7 @@ from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.patterns import only_rows_off, z_by_rows
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_residual, side_at, side_of
-from rcdiag.diagnosis.experiments.thresholds import FEW_OFF, GAIN, NOT_ROUNDING
+from rcdiag.diagnosis.experiments.thresholds import FEW_OFF, GAIN
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
     Conclusion,
@@ -33,7 +33,7 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import (
 )
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, ROUNDING, SURELY
 from rcdiag.engines.changes import Forward, Moved
 from rcdiag.formats import plural, share_of
 
@@ -95,7 +95,7 @@ def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[
         if explains(test, tester.sample.noise)
         and test.z > SURELY
         and (test.explained > MOST or test.gain > GAIN)
-        and rms(test.predicted - expected[test.at]) > NOT_ROUNDING
+        and rms(test.predicted - expected[test.at]) > ROUNDING
     ]
 
 

@@ -14,13 +14,8 @@ from rcdiag.diagnosis.case import Array, Counts, Flags, z_of_sums
 from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.diagnosis.experiments.thresholds import (
-    LARGEST_DIFFERENCE,
-    LATE,
-    NOT_ROUNDING,
-    OUTLYING,
-)
-from rcdiag.diagnosis.thresholds import FEW, FEWEST, FEWEST_OF_PATTERN, FEWEST_ROWS, MOST
+from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, LATE, OUTLYING
+from rcdiag.diagnosis.thresholds import FEW, FEWEST, FEWEST_OF_PATTERN, FEWEST_ROWS, MOST, ROUNDING
 
 
 def rows_off(sample: RescoredSample, side: Side) -> Flags:
@@ -48,7 +43,7 @@ def recorded_excess(tester: HypothesisTester) -> float:
 def _off(sample: RescoredSample, side: Side, at: Counts) -> Flags:
     """Flag tokens that are off by more than an engine's noise explains, [at]."""
     width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]
-    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + NOT_ROUNDING
+    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + ROUNDING
     return flags
 
 
@@ -75,7 +70,7 @@ def differs_by_chance(sample: RescoredSample, side: Side) -> float | None:
             continue
         values, sensitivity = side.recorded[known], float(side.sensitivity[known].mean())
         width = OUTLYING / 2 * sample.noise * sensitivity + side.resolution[known].max()
-        if np.median(np.abs(values - np.median(values))) > width + NOT_ROUNDING:
+        if np.median(np.abs(values - np.median(values))) > width + ROUNDING:
             differ += 1
         else:
             same += 1

@@ -21,6 +21,7 @@ from rcdiag.diagnosis.experiments.thresholds import (
     GAIN,
     LATE,
     LEAST_GAIN,
+    OUTLYING,
     SLIGHT_GAIN,
 )
 from rcdiag.engines.changes import Passage
@@ -115,10 +116,10 @@ def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     lengths = {int(row): len(tester.sample.prompt(int(row))) for row in tester.screen}
     row = sorted(lengths, key=lambda row: lengths[row])[len(lengths) // 2]
     longest = lengths[row]
-    if longest < 3:
+    if longest < 2:
         return
     # Rows that the unchanged model explains were not truncated: their prompts are within the limit.
-    good = tester.row_loss < np.median(tester.row_loss) - 3.0
+    good = tester.row_loss < np.median(tester.row_loss) - np.log(OUTLYING)
     fits = [len(tester.sample.prompt(int(one))) for one in tester.sample.rows[good]]
     least = max((size for size in fits if size < longest), default=0) if len(fits) > 2 else 0
     sizes = np.arange(max(1, min(least, longest - EARLY)), longest)

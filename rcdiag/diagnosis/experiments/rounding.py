@@ -11,16 +11,13 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import Residual
-from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, OUTLYING, SENSITIVE
+from rcdiag.diagnosis.experiments.thresholds import OUTLYING, SENSITIVE
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
-from rcdiag.diagnosis.thresholds import ENOUGH, PART
+from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_OF_PATTERN, LARGER, PART, ROUNDING
 
-# Bounds of the scale of logit noise: a pass beyond them, such as one that overflows, does not show
-# what rounding explains.
-NOISE_FROM, NOISE_TO = 1e-3, 0.3
-# Residuals of two bfloat16 engines have .75 to 1.1 times the scale of the model's own pass; the
-# margin allows for other kernels, and for the few rows on which the scale is measured.
-ROOM = 1.6
+# Largest scale of logit noise: a pass beyond it, such as one that overflows, does not show what
+# rounding explains.
+LARGEST_NOISE = 0.3
 # A tail is heavier than rounding if it exceeds twice the tail of rounding, which is taken to be at
 # least LIGHTEST.
 LIGHTEST = 2.0
@@ -35,8 +32,12 @@ class Rounding(Struct, frozen=True, kw_only=True):
 
     @property
     def noise(self) -> float:
-        """Return the scale of logit noise up to which engine rounding explains a column."""
-        return float(np.clip(ROOM * self.scale, NOISE_FROM, NOISE_TO))
+        """Return the scale of logit noise up to which engine rounding explains a column.
+
+        Residuals of two bfloat16 engines have .75 to 1.1 times the scale of the model's own pass;
+        the margin allows for other kernels, and for the few rows on which the scale is measured.
+        """
+        return float(np.clip(LARGER * self.scale, ROUNDING, LARGEST_NOISE))
 
     def is_heavier_in(self, residual: Residual) -> bool:
         """Tell whether a residual has a heavier tail than rounding: a few tokens deviate a lot."""
@@ -68,7 +69,7 @@ def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     values = np.clip(residual.values[unsure] / width, -OUTLYING, OUTLYING)
     rows = np.unique(owner)
     late = owner[unsure] >= rows[len(rows) // 2]
-    agreement = cross_fitted(token[unsure], values, late, least=FEWEST_OF_ID)
-    if agreement.labels < FEWEST_OF_ID:
+    agreement = cross_fitted(token[unsure], values, late, least=FEWEST_OF_PATTERN)
+    if agreement.labels < FEWEST_OF_PATTERN:
         return None
     return float(np.clip(agreement.explained, 0.0, 1.0))

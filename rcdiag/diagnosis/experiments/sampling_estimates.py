@@ -20,10 +20,9 @@ from rcdiag.diagnosis.experiments.trainer_distribution import (
     log_prob_variance,
     scaled,
 )
-from rcdiag.diagnosis.thresholds import RARE
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, RARE
 from rcdiag.diagnosis.validity import Interval
-
-SPAN = 4  # consecutive tokens of a span
+from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
 
 def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
@@ -33,15 +32,16 @@ def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
     temperature raises the surprisal a little at all tokens; tool or template text raises it a lot
     at consecutive tokens.
     """
-    most = -RARE * (SPAN - 1)  # so that no token makes its span foreign by itself
+    span = FEWEST_OF_PATTERN  # consecutive tokens
+    most = -RARE * (span - 1)  # so that no token makes its span foreign by itself
     excess = np.nan_to_num(np.clip(-log_prob - entropy, -most, most))
     flags = np.zeros(len(excess), np.bool_)
-    if len(excess) < SPAN:
+    if len(excess) < span:
         return flags
-    sums = np.convolve(excess, np.ones(SPAN), mode="valid")
-    one_row = owner[: len(sums)] == owner[SPAN - 1 :]
-    for start in np.flatnonzero((sums > -RARE * SPAN) & one_row):
-        flags[start : start + SPAN] = True
+    sums = np.convolve(excess, np.ones(span), mode="valid")
+    one_row = owner[: len(sums)] == owner[span - 1 :]
+    for start in np.flatnonzero((sums > -RARE * span) & one_row):
+        flags[start : start + span] = True
     return flags
 
 
@@ -57,7 +57,9 @@ def temperature_of_tokens(distribution: TrainerDistribution) -> Interval:
     # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the distribution at T.
     information = float(log_prob_variance(scaled(distribution.logits, temperature)).sum())
     error = temperature / np.sqrt(max(information, 1e-9))
-    return Interval(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
+    return Interval(
+        temperature, temperature - NORMAL_REACH * error, temperature + NORMAL_REACH * error
+    )
 
 
 class Support(Struct, frozen=True):

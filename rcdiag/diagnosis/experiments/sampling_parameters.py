@@ -24,15 +24,22 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTester,
     experiment,
 )
-from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, LEAST_GAIN, SCANNED
+from rcdiag.diagnosis.experiments.thresholds import LEAST_GAIN, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
-from rcdiag.diagnosis.thresholds import CERTAIN, FEWEST, MOST_IDS, PART, RARE
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    MOST_IDS,
+    PART,
+    RARE,
+    WITH_A_CHOICE,
+)
 from rcdiag.diagnosis.validity import Interval
 
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
 BANNED = -30.0  # the bias of a token that cannot be sampled
-GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
 SEARCHED = 2.5  # nats around a start in which a bias is searched
 
 
@@ -231,7 +238,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         order = np.argsort(of_id, kind="stable")
         parts = np.split(residual[order], np.cumsum(count)[:-1])
         middle = np.array([np.median(part) for part in parts])
-        strength = np.where(count >= FEWEST_OF_ID, np.abs(middle) * np.sqrt(count), 0.0)
+        strength = np.where(count >= FEWEST_OF_PATTERN, np.abs(middle) * np.sqrt(count), 0.0)
         for index in np.argsort(-strength)[:6]:
             if strength[index] > 0 and int(ids[index]) not in biases:
                 found.append((int(ids[index]), float(middle[index])))
@@ -264,7 +271,8 @@ def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     while len(biases) < MOST_IDS and (found := column.next_bias(biases)) is not None:
         token, bias = found
         reached = column.loss({**biases, token: bias})
-        if reached > least - GAIN_OF_BIAS or column.never_sampled(token, bias):
+        gain = (least - reached) * len(column.token)  # nats; the id was chosen among all
+        if gain < WITH_A_CHOICE or column.never_sampled(token, bias):
             break
         biases[token], least = bias, reached
     # If all these ids seem to have a bias, the column has another fault.

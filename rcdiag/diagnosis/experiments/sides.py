@@ -13,13 +13,13 @@ from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.experiments.thresholds import (
     FAR_OFF,
     FEW_OFF,
-    FEWEST_CONTEXTS,
     LEAST_GAIN,
     OUTLYING,
     SCANNED,
     SLIGHT_GAIN,
 )
 from rcdiag.diagnosis.features.storage import StoredColumn
+from rcdiag.diagnosis.thresholds import FEWEST
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
 EXACT = 3e-5  # scale of the noise of two float32 passes
@@ -100,7 +100,7 @@ def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:
 def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     """Find a temperature that explains a column significantly better than `side`; None without."""
     chosen = np.flatnonzero(side.known[sample.distribution_at])
-    if len(chosen) < FEWEST_CONTEXTS:
+    if len(chosen) < FEWEST:
         return None
     few = chosen[spread_over(len(chosen), SCANNED)]
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]

@@ -6,17 +6,14 @@ shares and standard errors, are in `rcdiag.diagnosis.thresholds`.
 
 from __future__ import annotations
 
+from rcdiag.diagnosis.thresholds import HARDLY_EVER
+
 # Gain of a hypothesis over the unchanged model, nats per token: from GAIN on its test is repeated
 # on more rows; from SLIGHT_GAIN on it is, if no other candidate is left; one below LEAST_GAIN
 # counts as none.
 GAIN, SLIGHT_GAIN, LEAST_GAIN = 0.3, 0.1, 0.01
-# Nats of log-likelihood by which one hypothesis is significantly better than another (DECISIVE),
-# and by which it must be better if it was chosen among many.
-DECISIVE, WITH_A_CHOICE = 4.0, 12.0
-# Nats: differences between two columns are clipped to LARGEST_DIFFERENCE, so that a few tokens
-# cannot decide; a token beyond NOT_ROUNDING differs by more than float32 noise.
-LARGEST_DIFFERENCE, NOT_ROUNDING = 5.0, 1e-3
-FEWEST_CONTEXTS = 50  # tokens in uncertain contexts that an estimate of the temperature needs
+# Nats: differences between two columns are clipped to this, so that a few tokens cannot decide.
+LARGEST_DIFFERENCE = -HARDLY_EVER
 # The effect of another prompt is visible in the first EARLY tokens of a response, and hardly from
 # token LATE on.
 EARLY, LATE = 8, 24
@@ -25,10 +22,8 @@ EARLY, LATE = 8, 24
 SCREEN_ROWS, CONFIRM_ROWS = 6, 32
 SCANNED = 1_500  # tokens of a distribution on which a setting is searched
 SENSITIVE = 0.02  # sensitivity above which logit noise is visible in a token's log-prob
-# In units of an engine's noise: a residual whose scale is up to MOST_NOISE counts as that noise,
-# since the scale is only estimated; a token beyond OUTLYING is an outlier, which another context,
+# In units of an engine's noise: a token beyond OUTLYING is an outlier, which another context,
 # other experts or weights cause; one beyond FAR_OFF has a fault of its own. Rounding alone leaves
 # at most FEW_OFF of the tokens beyond FAR_OFF.
-MOST_NOISE, OUTLYING, FAR_OFF = 1.3, 10.0, 25.0
+OUTLYING, FAR_OFF = 10.0, 25.0
 FEW_OFF = 0.004
-FEWEST_OF_ID = 3  # tokens of one id that a statement about this id needs

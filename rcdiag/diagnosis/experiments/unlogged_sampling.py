@@ -16,9 +16,9 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.thresholds import DECISIVE, FEWEST_CONTEXTS, WITH_A_CHOICE
-from rcdiag.diagnosis.thresholds import A_POWER, PART, SURELY
+from rcdiag.diagnosis.thresholds import A_POWER, DECISIVE, FEWEST, PART, SURELY, WITH_A_CHOICE
 from rcdiag.diagnosis.validity import Interval
+from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
 Conclusion = tuple[str, Suspicion]  # slug of a cause, and the evidence for it
 
@@ -39,7 +39,7 @@ def cause_in_sampling(
     """
     sampler = next((side for side in sides if side.name == "sampler"), None)
     trainer = next((side for side in sides if side.name == "trainer"), None)
-    if len(sample.distribution) < FEWEST_CONTEXTS:
+    if len(sample.distribution) < FEWEST:
         return None, None
     tokens = temperature_of_tokens(sample.distribution)
     if sampler is None or not sampler.explained:
@@ -117,7 +117,7 @@ def _columns_differ(
 
 def _error(tokens: Interval) -> float:
     """Return the standard error of an estimated temperature."""
-    return max((tokens.high - tokens.value) / 1.96, 1e-4)
+    return max((tokens.high - tokens.value) / NORMAL_REACH, 1e-4)
 
 
 def _columns_agree(

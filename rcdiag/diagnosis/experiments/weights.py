@@ -16,8 +16,8 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     experiment,
     smallest,
 )
-from rcdiag.diagnosis.experiments.thresholds import NOT_ROUNDING, SLIGHT_GAIN
-from rcdiag.diagnosis.thresholds import FEW
+from rcdiag.diagnosis.experiments.thresholds import SLIGHT_GAIN
+from rcdiag.diagnosis.thresholds import FEW, ROUNDING
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
 # Tensors that tensor parallelism shards, by the ends of their names, and the axis.
@@ -104,7 +104,7 @@ def _along(
                 continue
             side, at = tester.side, test.at
             expected = side.expected[at]
-            width = tester.sample.noise * side.sensitivity[at] + side.resolution[at] + NOT_ROUNDING
+            width = tester.sample.noise * side.sensitivity[at] + side.resolution[at] + ROUNDING
             along = np.clip((test.predicted - expected) / STEP_ALONG / width, -1e3, 1e3)
             residual = np.clip((side.recorded[at] - expected) / width, -1e3, 1e3)
             size = float(along @ along)

@@ -11,8 +11,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
+from rcdiag.diagnosis.thresholds import DECISIVE, FEWEST_OF_PATTERN, WITH_A_CHOICE
 from rcdiag.engines.changes import Change, Forward
 
 EXPLAINED = 1.0  # a row is explained up to engine noise if its mean loss per token is below this

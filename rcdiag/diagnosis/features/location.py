@@ -25,9 +25,9 @@ from rcdiag.diagnosis.thresholds import (
     TINY,
 )
 
-# k3 of a step, nats per token: it is not large below LARGE_K3, and a k3 below SMALL_K3 is compared
-# as if it were SMALL_K3.
-LARGE_K3, SMALL_K3 = 1e-4, 1e-5
+# k3 of a step, nats per token, is not large below that of two bfloat16 engines: half of the squared
+# log-ratio.
+LARGE_K3 = ENGINE_NOISE**2 / 2.0
 MOST_PARTS = 2000  # at most this many steps or engines are compared
 # Lower bound of a row's rms log-ratio: smaller ones count as this.
 SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
@@ -46,7 +46,6 @@ class MismatchByGroup(Struct, frozen=True):
 # it must be at least ALMOST_MONOTONIC: of eight values two neighbours may be exchanged (0.976; 8 of
 # the 40,320 orders are as monotonic), of fewer none.
 FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.97
-GROWN = 2.0  # factor by which k3 grows in a trend, and by which it falls where it is reset
 
 
 class Onset(Struct, frozen=True):
@@ -111,14 +110,14 @@ def trend(values: Array) -> float:
 def resets_of(values: Array) -> list[int]:
     """Return the indices at which a series that grew falls back to its first values.
 
-    It must grow by a factor of 2 over five values or more, then fall by a factor of 2 in one step,
-    to less than twice its first values.
+    It must become LARGER over five values or more, then fall by as much in one step, to less than
+    LARGER times its first values.
     """
     found, began = [], 0
     for at in range(FEWEST_OF_TREND, len(values)):
-        grown, fallen = values[began:at], GROWN * values[at]
+        grown, fallen = values[began:at], LARGER * values[at]
         start = _median(grown[: max(len(grown) // 3, 1)])
-        if fallen < grown[-1] and values[at] < GROWN * start and trend(grown) > GROWN:
+        if fallen < grown[-1] and values[at] < LARGER * start and trend(grown) > LARGER:
             found.append(at)
             began = at
     return found
@@ -126,7 +125,7 @@ def resets_of(values: Array) -> list[int]:
 
 def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is large, and more than 5 times that of all others."""
-    return float(large.min()) > max(MANY_TIMES * max(float(small.max()), SMALL_K3), LARGE_K3)
+    return float(large.min()) > max(MANY_TIMES * float(small.max()), LARGE_K3)
 
 
 class IdOutlier(Struct, frozen=True):

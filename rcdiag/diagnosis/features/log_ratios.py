@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms, z_of_sums
 from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
+    ENOUGH,
     EQUAL,
     FEWEST,
     FEWEST_OF_ROW,
     LARGER,
     SURELY,
     TINY,
+    UNSURE,
 )
 from rcdiag.diagnosis.validity import LARGEST
 
@@ -26,15 +28,8 @@ from rcdiag.diagnosis.validity import LARGEST
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 # Nats, rms: below it both sides compute in one precision with the same kernels.
 BITWISE = 1e-4
-# Nats, rms: below it no cause in the sampling distribution is visible in engine noise.
-VISIBLE = 0.012
 FIRST_TOKENS = 3  # first tokens of a response, where the effect of another prompt is largest
-FIRST_APART = 4.0  # with another prompt, rms log-ratio of first tokens / of others is above this
-FEWEST_TO_JUDGE = 400  # tokens that a judgement of the sampling distribution needs
-SOMETIMES = -1.5  # nats; in any sampling distribution some tokens have a lower log-prob
-PARTS = 40  # quantile bins of the tokens by log-prob
-# The slope on the log-prob is fitted to tokens with less than UNCERTAIN nats, at least this many.
-UNCERTAIN, FEWEST_OF_LINE = -0.5, 60
+BINS = 40  # quantile bins of the tokens by log-prob
 
 
 class LogRatios(Struct, frozen=True, dict=True):
@@ -48,7 +43,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
         If clipping or a repair removed the rare tokens, means over the others are biased.
         """
-        return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < SOMETIMES
+        return len(self.tokens) >= ENOUGH and float(self.tokens.sampler.min()) < UNSURE
 
     @cached_property
     def values(self) -> Array:
@@ -112,10 +107,10 @@ class LogRatios(Struct, frozen=True, dict=True):
         """Return `a` of sampler = a * trainer + constant of the context.
 
         It is 1 - slope of the log-ratio on the trainer's log-prob, by least squares over tokens
-        with a log-prob below UNCERTAIN; None where these are few.
+        of which the trainer is not sure; None where these are few.
         """
-        rare = self.tokens.trainer < UNCERTAIN
-        if rare.sum() < FEWEST_OF_LINE:
+        rare = self.tokens.trainer < UNSURE
+        if rare.sum() < FEWEST:
             return None
         x, y = self.tokens.trainer[rare], self.values[rare]
         dx, dy = x - x.mean(), y - y.mean()
@@ -134,13 +129,13 @@ class LogRatios(Struct, frozen=True, dict=True):
     def _explained_by(self, log_prob: Array) -> float:
         """Return the share of squared log-ratios explained by their means in bins of a log-prob.
 
-        There are PARTS quantile bins; the bias from the spread within a bin is subtracted.
+        There are BINS quantile bins; the bias from the spread within a bin is subtracted.
         """
-        edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
+        edges = np.quantile(log_prob, np.linspace(0, 1, BINS + 1)[1:-1])
         part = np.searchsorted(edges, log_prob)
-        count = np.maximum(np.bincount(part, minlength=PARTS), 1)
-        mean = np.bincount(part, self.values, PARTS) / count
-        spread = np.bincount(part, self.values**2, PARTS) / count - mean**2
+        count = np.maximum(np.bincount(part, minlength=BINS), 1)
+        mean = np.bincount(part, self.values, BINS) / count
+        spread = np.bincount(part, self.values**2, BINS) / count - mean**2
         explained = float(np.sum(count * mean**2 - spread))
         return explained / max(float(np.sum(self.values**2)), TINY)
 

@@ -13,6 +13,7 @@ from rcdiag.diagnosis.thresholds import (
     CERTAIN,
     EQUAL,
     FEWEST,
+    FEWEST_OF_PATTERN,
     FEWEST_OF_ROW,
     HALF,
     NEARLY_ALL,
@@ -187,10 +188,12 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def one_value(self) -> float | None:
-        """Return the value that all tokens have, in three rows or more; None if values differ."""
+        """Return the value that all tokens have, in several rows; None if values differ."""
         numbers = self.values[self.finite]
         same = (
-            len(numbers) >= FEWEST_OF_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+            len(numbers) >= FEWEST_OF_ROW
+            and len(self.row_lengths) >= FEWEST_OF_PATTERN
+            and np.ptp(numbers) == 0.0
         )
         return float(numbers[0]) if same else None
 
