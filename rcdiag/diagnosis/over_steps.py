@@ -396,8 +396,8 @@ def _of_trend(k3: Array) -> str:
     first, last = np.median(k3[:third]), np.median(k3[-third:])
     verb = "grows" if last > first else "falls"
     return (
-        f"k3_kl {verb} steadily, from {from_to(float(first), float(last))} (medians of the first and last "
-        f"third of {len(k3)} steps)"
+        f"k3_kl {verb} steadily, from {from_to(float(first), float(last))} (medians of the first "
+        f"and last third of {len(k3)} steps)"
     )
 
 
