@@ -56,7 +56,7 @@ def compare(
             `sample_id`, and rows with different tokens are left out. In Python also what
             `open_table` takes.
         behavior: policy that sampled; `rollout` by default.
-        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
+        target: the trainer's policy; `old` by default; log_ratio = target - behavior, in nats.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.
         format: format of the dump, where its files do not show it.

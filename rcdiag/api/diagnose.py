@@ -54,7 +54,7 @@ def diagnose(
             neighbouring steps next to `model`.
         budget: seconds after which no new experiment starts.
         behavior: policy that sampled; `rollout` by default.
-        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
+        target: the trainer's policy; `old` by default; log_ratio = target - behavior, in nats.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.
         format: format of the dump, where its files do not show it.

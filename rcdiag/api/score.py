@@ -81,7 +81,7 @@ def score(
             are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
             of columns.
         behavior: policy that sampled; `rollout` by default.
-        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
+        target: the trainer's policy; `old` by default; log_ratio = target - behavior, in nats.
             Where neither is named and one of the two is missing, a policy that is scored is
             compared with the only recorded one.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads

@@ -46,7 +46,7 @@ def sweep(
             are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
             of columns.
         behavior: policy that sampled.
-        target: policy that trains; log_ratio = target - behavior, in nats.
+        target: the trainer's policy; log_ratio = target - behavior, in nats.
         thresholds: about how many settings of each family to try, from 2 to 100,000.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.

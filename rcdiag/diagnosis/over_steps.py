@@ -383,7 +383,7 @@ def _sentence(
         begin = f"step {steps[0]}" if len(some) == 1 else f"steps {steps[0]} to {steps[some[-1]]}"
         return (
             f"k3_kl is large in {begin} and drops at step {steps[len(some)]} "
-            f"({from_to(np.median(k3[some]), np.median(k3[len(some) :]))})"
+            f"({from_to(float(np.median(k3[some])), float(np.median(k3[len(some) :])))})"
         )
     first = moved[0].moved_at
     together = [one for one in moved if one.moved_at == first]
@@ -404,8 +404,8 @@ def _of_trend(k3: Array) -> str:
     first, last = np.median(k3[:third]), np.median(k3[-third:])
     verb = "grows" if last > first else "falls"
     return (
-        f"k3_kl {verb} steadily, from {from_to(first, last)} (medians of the first and last "
-        f"third of {len(k3)} steps)"
+        f"k3_kl {verb} steadily, from {from_to(float(first), float(last))} (medians of the first "
+        f"and last third of {len(k3)} steps)"
     )
 
 

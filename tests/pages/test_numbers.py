@@ -12,7 +12,9 @@ import rcdiag.pages
 from rcdiag.formats import measured, number
 from rcdiag.results import MetricValue
 
-SCRIPT = Path(rcdiag.pages.__file__).parent / "script" / "base.js"
+SCRIPTS = [
+    Path(rcdiag.pages.__file__).parent / "script" / f"{name}.js" for name in ("base", "scales")
+]
 DRAWN = 400
 
 
@@ -20,7 +22,7 @@ DRAWN = 400
 def script(browser):
     page = browser.new_page()
     page.set_content('<script type="application/json" id="page-data">{}</script>')
-    page.add_script_tag(content=SCRIPT.read_text())
+    page.add_script_tag(content="\n".join(path.read_text() for path in SCRIPTS))
     yield page
     page.close()
 
@@ -51,3 +53,19 @@ def test_a_number_with_its_interval(script):
     assert written == [
         list(measured(MetricValue(value=value, low=low, high=high))) for value, low, high in values
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1e-3, 1e3], ["0.001", "0.01", "0.1", "1", "10", "100", "1,000"]),
+        ([1e-6, 1e-2], ["10⁻⁶", "10⁻⁵", "10⁻⁴", "10⁻³", "10⁻²"]),
+        ([1e2, 1e6], ["10²", "10³", "10⁴", "10⁵", "10⁶"]),
+    ],
+)
+def test_the_ticks_of_an_axis_have_one_notation(script, values, ticks):
+    scale = f"makeScale({{ scale: 'log' }}, {json.dumps(values)})"
+    assert (
+        script.evaluate(f"(() => {{ const it = {scale}; return it.ticks.map(it.text); }})()")
+        == ticks
+    )
