@@ -81,7 +81,7 @@ class PolicySummary(Part, frozen=True, kw_only=True):
         MetricValue,
         Doc(
             "How much farther than the best policy a policy is from the distribution that really "
-            "sampled the tokens, per token.",
+            "sampled the tokens, per token; null where stored values are no log-probs.",
             unit="nats per token",
             formula="E[log p_best - log p] = KL(sampler || p) - KL(sampler || p_best)",
             direction="never negative; 0 for the best",

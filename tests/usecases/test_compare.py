@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rcdiag.pages.compare.words import nearest
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
@@ -151,3 +152,19 @@ def test_files_row_groups_and_the_order_of_rows_do_not_matter(
             assert numbers(one[name]) == near(two[name]), name
     assert other.figures.keys() == found.figures.keys()
     assert [f.cells for f in other.figures.values()] == [f.cells for f in found.figures.values()]
+
+
+def test_no_policy_fits_best_where_a_column_holds_sentinels(table, tmp_path):
+    rows = pq.read_table(table)
+    name = "rollout_log_probs"
+    values = [[-1e4 if i % 7 == 3 else v for i, v in enumerate(r)] for r in rows[name].to_pylist()]
+    column = rows.schema.get_field_index(name)
+    path = tmp_path / "sentinels.parquet"
+    pq.write_table(rows.set_column(column, rows.field(name), [values]), path)
+    found = compare(open_table(path))
+    assert found.diagnosis is not None
+    assert found.diagnosis.causes[0].slug == "sentinel"
+    assert found.nearest_policies == []
+    assert all(policy.behind.value is None for policy in found.policies.values())
+    assert "recorded-is-not-nearest" not in {finding.slug for finding in found.findings}
+    assert nearest(found) == "best fit to the sampled tokens: not known"

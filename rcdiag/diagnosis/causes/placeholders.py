@@ -42,7 +42,7 @@ from rcdiag.diagnosis.thresholds import (
     UNRELATED,
     UNSURE,
 )
-from rcdiag.formats import plural, share_of
+from rcdiag.formats import plural
 from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
@@ -346,33 +346,6 @@ def _padding(features: Features) -> Suspicion | None:
     )
 
 
-def _zeros_at_ends(features: Features) -> Suspicion | None:
-    """Look for last tokens that are exactly 0 on both sides in nearly all rows, and only there.
-
-    A model that is certain of the end of every response to the last bit is so of other tokens too.
-    """
-    case = features.case
-    sides = [case.log_probs[name][case.mask] for name in (case.sampler, case.trainer) if name]
-    zero = np.all([values == 0.0 for values in sides], axis=0)
-    last = np.append(np.diff(case.owner[case.mask]) != 0, True)[: len(zero)]
-    if len(sides) < 2 or last.sum() < FEWEST or last.all():
-        return None
-    if zero[last].mean() < NEARLY_ALL or zero[~last].mean() > FEW:
-        return None
-    return Suspicion(
-        confidence=LIKELY,
-        message=f"Both sides are exactly 0 at the last token of {share_of(zero[last].mean())}, "
-        f"and at {zero[~last].mean():.1%} of the other tokens: neither records a log-prob there.",
-        evidence=[
-            fact("exact zeros at last tokens", "a log-prob of 0 means certainty", rows=last.sum())
-        ],
-        side="recorder",
-        share_of_rows=float(zero[last].mean()),
-        also_possible=["eos-one-sided"],
-        repaired=case.without_tokens(case.of_sampled(last & zero)),
-    )
-
-
 def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion:
     """Report a column of zeros where the other column holds no log-probs either."""
     return Suspicion(
@@ -419,6 +392,6 @@ SENTINEL = shipped("sentinel", "storage", _sentinel, needs_two=False)
 ZERO_PLACEHOLDER = shipped(
     "zero-placeholder",
     "storage",
-    lambda features: _padding(features) or _zeros_at_ends(features) or _placeholder_zeros(features),
+    lambda features: _padding(features) or _placeholder_zeros(features),
     needs_two=False,
 )

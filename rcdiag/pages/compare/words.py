@@ -42,10 +42,10 @@ def nearest(result: CompareResult) -> str:
     """Say which policies have the highest mean log-prob on the sampled tokens."""
     sampler, names = sampler_of(result), result.nearest_policies
     others = ", ".join(name for name in names if name != sampler)
-    if sampler is None:
+    if sampler is None or not names:
         return f"best fit to the sampled tokens: {others or 'not known'}"
     if sampler not in names:
-        return f"best fit to the sampled tokens: {others or 'not known'}, better than {sampler}"
+        return f"best fit to the sampled tokens: {others}, better than {sampler}"
     if not others:
         return f"{sampler} fits the sampled tokens best"
     return f"{sampler} and {others} fit the sampled tokens best"
@@ -56,9 +56,8 @@ def nearness(result: CompareResult, name: str) -> str:
     policy = result.policies[name]
     if policy.role != "sampler":
         return "best fit" if policy.may_be_nearest else ""
-    if len(result.policies) == 1:
-        return "sampler"  # there is no other policy
-    return "sampler" if policy.may_be_nearest else "not best fit"
+    compared = policy.behind.value is not None
+    return "not best fit" if compared and not policy.may_be_nearest else "sampler"
 
 
 def how_rows_are_made(result: CompareResult) -> str:

@@ -7,10 +7,12 @@ from math import isfinite
 from typing import Any
 
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
+from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.guides import under_diagnosis, without_numbers
 from rcdiag.diagnosis.triangulation import at_floor, triangulate
 from rcdiag.results import (
     CompareResult,
+    Diagnosis,
     JoinReport,
     MetricValue,
     NoiseFloor,
@@ -77,7 +79,7 @@ def compare(
     values = {pair: under_diagnosis(metrics, diagnosis, pair) for pair, metrics in numbers.items()}
     distances = {pair: metrics["k2_kl"] for pair, metrics in values.items()}
     floor = _noise_floor(about, repeats, values)
-    summaries = _summaries(moments, about, sampler)
+    summaries = _summaries(moments, about, sampler, _are_log_probs(diagnosis))
     result = CompareResult(
         provenance=provenance(dump, seed),
         policies=summaries,
@@ -176,11 +178,20 @@ def _judged_pairs(
     return means, {pair: values[pair] for pair in comparison.suites if compared.issuperset(pair)}
 
 
+def _are_log_probs(diagnosis: Diagnosis | None) -> bool:
+    """Tell whether the columns hold log-probs, so that their means say which fits best.
+
+    A column of sentinels or clipped values would always be the worst.
+    """
+    named = [] if diagnosis is None else diagnosis.causes
+    return all(CAUSES[cause.slug].stage != "storage" for cause in named)
+
+
 def _summaries(
-    moments: Moments, about: Mapping[str, Any], sampler: str | None
+    moments: Moments, about: Mapping[str, Any], sampler: str | None, are_log_probs: bool
 ) -> dict[str, PolicySummary]:
-    alone = len(moments.policies) == 1
-    behind = dict.fromkeys(moments.policies, NOTHING) if alone else behind_the_best(moments)
+    comparable = len(moments.policies) > 1 and are_log_probs
+    behind = behind_the_best(moments) if comparable else dict.fromkeys(moments.policies, NOTHING)
     summaries = {}
     for name in moments.policies:
         log_prob = mean(moments.log_prob(name), moments.tokens)
@@ -190,7 +201,7 @@ def _summaries(
             role=role(name, about.get(name, {}), sampler),
             log_prob_mean=log_prob if finite else NOTHING,
             behind=behind[name],
-            may_be_nearest=not alone and is_nearest(behind[name]),
+            may_be_nearest=comparable and is_nearest(behind[name]),
             scoring=about.get(name, {}),
         )
     return summaries
