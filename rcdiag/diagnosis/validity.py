@@ -195,6 +195,10 @@ class Validity(Struct, frozen=True, dict=True):
             return "without rare tokens it does not tell which distribution sampled"
         if self.rows < FEWEST_ROWS:
             return f"fewer than {FEWEST_ROWS} rows do not tell which distribution sampled"
+        if self.answer == INVALID and self.lacks_support:
+            return (
+                "below 1: the recorded distribution lacks tokens of the trainer's, or did not sample"
+            )
         if self.answer == INVALID:
             return "not 1: the recorded distribution is not the one that sampled"
         if self.lacks_ratio:

@@ -1887,3 +1887,27 @@ def test_a_mean_ratio_that_k3_contradicts_shows_no_kept_set(k3: float, slug: str
     assert found is not None
     assert found.slug == slug
     assert ("Jensen" in found.message) == (k3 < 0.01)
+
+
+def test_rows_of_equal_means_do_not_tell_a_shift_from_an_exchange(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows[BEGINS:]):
+        row |= {
+            "rollout_corr/kl": 0.002 * (-1) ** i,
+            "rollout_corr/k3_kl": 1.5 + 0.02 * (i % 4),
+            "rollout_corr/log_ppl_diff": 0.001,
+            "rollout_corr/log_ppl_abs_diff": 0.003,
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+
+
+def test_a_growth_beyond_stale_weights_is_not_theirs(tmp_path: Path) -> None:
+    key = "train/token_mult_prob_error"
+    size = [1.01 if i < BEGINS else 1.01 * 1.5 ** (i - BEGINS) for i in range(STEPS)]
+    rows = [{key: value * (1.0 + 0.002 * (i % 3))} for i, value in enumerate(size)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert "weights-never-synced" not in {cause.slug for cause in diagnosis.causes}
+    assert diagnosis.verdict != "correctable"

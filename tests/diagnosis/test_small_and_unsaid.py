@@ -42,3 +42,24 @@ def test_weights_that_all_rows_have_late_are_stale_at_any_lag(
     assert [cause.slug for cause in diagnosis.causes] == [slug]
     if slug == "stale-weights":
         assert "1 to 2 updates behind in every row" in diagnosis.summary
+
+
+def test_few_zeros_are_placeholders_where_all_else_is_rounding() -> None:
+    case = made(plain, noisy(0.01), rows=256, length=40)
+    unlikely = np.flatnonzero(case.mask & (case.log_probs["old"] < -1.5))
+
+    def lost(values: np.ndarray) -> np.ndarray:
+        values[unlikely[:: len(unlikely) // 8]] = 0.0
+        return values
+
+    diagnosis = judged(with_values(case, "rollout", lost))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
+
+
+def test_a_kept_set_of_nearly_the_same_mass_everywhere_is_one() -> None:
+    """All log-ratios are alike, and an id predicts no more than their mean."""
+    case = made(plain, noisy(0.005), rows=256, length=40)
+    diagnosis = judged(with_values(case, "rollout", lambda values: values - np.log(0.9)))
+    assert "truncated-law" in [cause.slug for cause in diagnosis.causes] or (
+        "truncated-law" in diagnosis.causes[0].also_possible
+    )

@@ -260,7 +260,19 @@ class MismatchLocation(Struct, frozen=True, dict=True):
             return None
         if np.quantile(above, PART) < LARGER * np.quantile(below, MOST):
             return None
-        return OutlierRows(known & (rms >= above[0]), [], large, small)
+        outliers = known & (rms >= above[0])
+        per_unit = rms / self._rounding_of_rows
+        if np.median(per_unit[outliers]) < MUCH_LARGER * np.median(per_unit[known & ~outliers]):
+            return None  # these rows are only less certain, and rounding is larger there
+        return OutlierRows(outliers, [], large, small)
+
+    @property
+    def _rounding_of_rows(self) -> Array:
+        """Return what the rms of rounding is proportional to, sqrt(E[(1 - p)^2]), [rows]."""
+        tokens = self.log_ratios.tokens
+        unsure = np.expm1(np.minimum(np.minimum(tokens.sampler, tokens.trainer), 0.0)) ** 2
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(np.maximum(tokens.row_sums(unsure) / tokens.per_row, TINY))
 
     def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label

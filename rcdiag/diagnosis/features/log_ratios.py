@@ -146,21 +146,25 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def predicted_by_id(self) -> float:
-        """Return the share of squared log-ratios that the same token id predicts in other rows.
+        """Return the share of the variance of log-ratios that the same id predicts in other rows.
 
-        It is the mean product of two log-ratios of one id in different rows, weighted by how often
-        the id occurs, over E[log_ratio^2]: 1 where each id has its own constant, 0 where the ids of
-        the tokens that deviate are ordinary elsewhere. Unlike `by_token_id` it counts rare ids.
+        Of log-ratios less their mean it is the mean product of two of one id in different rows,
+        weighted by how often the id occurs, over the mean square: 1 where each id has its own
+        constant, 0 where the ids of the tokens that deviate are ordinary elsewhere, or where all
+        deviate alike. Unlike `by_token_id` it counts rare ids.
         """
+        if not len(self.values):
+            return 0.0
+        values = self.values - np.mean(self.values)
         owner, ids = self.tokens.owner, self.tokens.token_id
         size = int(ids.max(initial=0)) + 1
         of_row, index = np.unique(owner * size + ids, return_inverse=True)
-        sums, counts = np.bincount(index, self.values), np.bincount(index)
+        sums, counts = np.bincount(index, values), np.bincount(index)
         own, total = of_row % size, np.bincount(ids, minlength=size)
-        products = np.bincount(ids, self.values, size) ** 2 - np.bincount(own, sums**2, size)
+        products = np.bincount(ids, values, size) ** 2 - np.bincount(own, sums**2, size)
         pairs = total**2 - np.bincount(own, counts**2, size)
         shared = np.sum(total * products / np.maximum(pairs, 1))
-        return float(shared / max(float(np.sum(self.values**2)), TINY))
+        return float(shared / max(float(np.sum(values**2)), TINY))
 
     @cached_property
     def first_tokens(self) -> float:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
+from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
@@ -267,14 +268,15 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
-    if bends and _of_updates(run, changes, bends[0]):
+    drifted = window.rms is None or window.rms <= LARGEST_DRIFT
+    if bends and drifted and _of_updates(run, changes, bends[0]):
         one = bends[0]
         return _as(
             found,
             "weights-never-synced",
             LIKELY,
             f"`{one.key}` grows steadily from step {one.step} on, from {one.before:.2g} to "
-            f"{one.after:.2g}: the sampler's weights fall behind the trainer's.",
+            f"{one.after:.2g}, as where the sampler's weights fall behind the trainer's.",
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
     return _or_stale(found) if bends and trained(run, bends[0].low) else found

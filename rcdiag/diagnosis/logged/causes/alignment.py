@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rcdiag.diagnosis.causes.cause import LIKELY
 from rcdiag.diagnosis.logged.causes.found import (
     APART,
@@ -17,7 +19,7 @@ from rcdiag.diagnosis.logged.causes.found import (
     undecided,
 )
 from rcdiag.diagnosis.logged.causes.mean_ratio import surely_above_1
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import Window, rms_of
 from rcdiag.diagnosis.thresholds import SURELY
 
 # Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
@@ -62,6 +64,8 @@ def other_tokens(window: Window) -> Found | None:
     # the same direction.
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
     swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
+    if swapped and rms_of("log_ppl_abs_diff", np.array(of_rows)) < ENGINE:
+        of_rows, swapped = None, False  # exchanged rows would have other means
     if of_rows is not None:
         reads = "rows differ in both directions" if swapped else "rows differ in one direction"
         evidence.append(window.fact("log_ppl_abs_diff", reads))
