@@ -10,13 +10,13 @@ from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, fact
 from rcdiag.diagnosis.logged.causes.found import (
     FEWEST_BEYOND,
-    HALF,
     NO_STEPS,
     Found,
     undecided,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.thresholds import HALF
 
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
 # that are infinite wherever E[ratio] is.
