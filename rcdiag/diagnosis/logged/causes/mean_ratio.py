@@ -16,15 +16,13 @@ from rcdiag.diagnosis.logged.causes.found import (
     undecided,
 )
 from rcdiag.diagnosis.logged.window import Window, rms_of
-from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, SURELY
+from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, PART, SURELY
 
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
 # Zeros in place of log-probs of x nats lower E[ratio] by k3 / (x - 1), and x is hardly above 20.
 OF_ZEROS = 1.0 / 19.0
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
-# More than this no usual setting leaves out: a top_p of .8 leaves out .2 of a context at most.
-USUALLY_LEFT_OUT = 0.2
 
 
 def not_the_sampler(window: Window) -> Found | None:
@@ -129,7 +127,7 @@ def kept_set(window: Window) -> Found | None:
         return _certain_tokens(window)
     if left_out < k3:
         return None
-    if left_out > USUALLY_LEFT_OUT:
+    if left_out > PART:  # No usual setting does: a top_p of .8 leaves out .2 at most.
         return _divided_or_kept_set(window)
     return Found(
         slug="truncated-law",

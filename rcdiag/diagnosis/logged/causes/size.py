@@ -21,8 +21,8 @@ from rcdiag.diagnosis.logged.causes.found import (
 from rcdiag.diagnosis.logged.causes.mean_ratio import below_as_by_zeros, is_near_1
 from rcdiag.diagnosis.logged.run import FLOOR
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
+from rcdiag.diagnosis.thresholds import RARE
 
-BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
 # Nats: float32 has no probability below e^-87.3 at full precision.
 LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
@@ -77,8 +77,9 @@ def other_forward(window: Window) -> Found | None:
             ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
     if (rms or 0.0) > LARGEST_DRIFT:
+        # Mean surprisal under the trainer minus that under the sampler: its tokens are RARE there.
         away = 0.0 if window.k1 is None else window.k1.value
-        doubtless = away > BEYOND_DOUBT or (known and not near)
+        doubtless = away > -RARE or (known and not near)
         return Found(
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
