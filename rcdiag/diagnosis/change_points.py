@@ -8,6 +8,7 @@ found, both sides of it are searched again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +26,7 @@ LEAST_GAIN = 2.0 * WITH_A_CHOICE
 INTERVAL = NORMAL_REACH**2
 POWERS = (0.5, 1.0)  # after a bend a series grows as one of these powers of the steps since
 FEWEST = 6  # steps that a series needs to estimate its noise
-MAD = 0.6745  # median of |x| of a standard normal x
+MAD = NormalDist().inv_cdf(0.75)  # median of |x| of a standard normal x
 
 
 class ChangePoint(Struct, frozen=True, kw_only=True):

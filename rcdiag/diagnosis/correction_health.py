@@ -254,9 +254,13 @@ def correction_level(evidence: CorrectionEvidence) -> str | None:
 
 
 def _verl_rule(
-    key: str, says: str, warns: Callable[[float], bool], beyond: str
+    key: str, says: str, usual: tuple[float, float], beyond: str
 ) -> Rule[Mapping[str, float]]:
-    """Make a rule of verl's own check about a metric that verl logs; `key` is without prefix."""
+    """Make a rule of verl's own check about a metric that verl logs; `key` is without prefix.
+
+    As in verl, NaN passes, and so does a number at a bound.
+    """
+    low, high = usual
     return Rule(
         name=f"verl_check.{key}",
         says=f"In verl's own check {says}",
@@ -265,42 +269,39 @@ def _verl_rule(
             error=math.inf,
             source="verl of 2025-10-27, docs/advance/rollout_is.md, check_rollout_is_health",
         ),
-        value=lambda logged: warns(logged[key]),
+        value=lambda logged: logged[key] < low or logged[key] > high,
         message=lambda logged: f"{key} {logged[key]:.3g}, {beyond}",
         applies=lambda logged: key in logged,
         see=(key,),
     )
 
 
-# The comparisons are verl's: NaN passes, and so does a number at the bound.
 VERL_CHECK: tuple[Rule[Mapping[str, float]], ...] = (
     _verl_rule(
         "rollout_is_mean",
         "the mean weight lies within 0.5 to 2.",
-        lambda mean: mean < 0.5 or mean > 2.0,
+        (0.5, 2.0),
         "outside 0.5 to 2",
     ),
     _verl_rule(
         "rollout_is_eff_sample_size",
         "the effective sample size is not below 0.3.",
-        lambda size: size < 0.3,
+        (0.3, math.inf),
         "below 0.3",
     ),
     _verl_rule(
         "rollout_is_veto_fraction",
         "the veto takes out at most 0.1 of the sequences; verl 0.7.1 and later have no veto.",
-        lambda fraction: fraction > 0.1,
+        (-math.inf, 0.1),
         "above 0.1",
     ),
     _verl_rule(
         "rollout_is_std",
         "the standard deviation of the weights is at most 1.",
-        lambda deviation: deviation > 1.0,
+        (-math.inf, 1.0),
         "above 1",
     ),
-    _verl_rule(
-        "kl", "the KL by k1 lies within -0.1 to 0.1 nats.", lambda kl: abs(kl) > 0.1, "beyond 0.1"
-    ),
+    _verl_rule("kl", "the KL by k1 lies within -0.1 to 0.1 nats.", (-0.1, 0.1), "beyond 0.1"),
 )
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.rules import level
+from rcdiag.diagnosis.thresholds import HALF
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, Diagnosis
 from rcdiag.results.guide import Guide
@@ -21,7 +22,7 @@ from rcdiag.statistics.totals import Totals
 
 # An interval that is wider than this share of the metric's range says next to nothing; rcdiag's
 # proposal.
-WIDEST_SHARE = 0.5
+WIDEST_SHARE = HALF
 
 
 def with_guide(value: MetricValue, guide: Guide | None) -> MetricValue:

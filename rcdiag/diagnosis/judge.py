@@ -33,7 +33,7 @@ from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCaus
 from rcdiag.statistics.extremes import impossible
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
-NAMED, DECIDES = 0.5, 0.6
+NAMED, DECIDES = HALF, 0.6
 # In these stages causes exclude each other: only the one with the highest confidence is named.
 EXCLUSIVE_STAGES = ("distribution", "difference")
 # KL per sequence, nats, below which a mismatch is negligible: by Pinsker's inequality the total

@@ -19,7 +19,8 @@ FEWEST, FEWEST_ROWS, FEWEST_OF_PATTERN = 20, 8, 4
 FEWEST_OF_ROW = 8  # tokens of a row or turn: fewer may all be equal, or decrease, by chance
 ENOUGH = 200  # sampled tokens that a judgement of their distribution, and a verdict, need
 MOST_IDS = 8  # at most this many token ids are said to stand out
-SHOWN = 4  # names or numbers that a sentence lists
+SHOWN, LISTED = 4, 12  # names or numbers in a sentence, and in a list of the results
+TRIED = 4  # candidates of a kind, such as layers, that are tried, the likeliest first
 LARGEST_VOCABULARY = 2**18  # tokens; no model of today has more
 # Ratio of the rms log-ratios of two parts of a table: from LARGER on they differ in size, from
 # MUCH_LARGER on they are parts of two kinds.

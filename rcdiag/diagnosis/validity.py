@@ -26,7 +26,14 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import ALL, FEWEST_OF_PATTERN, FEWEST_ROWS, ROUNDING, SURELY
+from rcdiag.diagnosis.thresholds import (
+    ALL,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    HALF,
+    ROUNDING,
+    SURELY,
+)
 from rcdiag.formats import mean_ratio, rough, with_interval
 from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
@@ -35,7 +42,7 @@ VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 RECORD_SAMPLED = "the recorded distribution sampled"  # what a number reads where weights are valid
 
 # The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
-HALFWAY = 0.5
+HALFWAY = HALF
 # Nats: a larger log-ratio counts as this one, so that a single token cannot overflow a mean.
 LARGEST = 15.0
 # Where the recorded distribution sampled, -E[log_ratio] = E[ratio - 1 - log_ratio], so that kappa

@@ -31,7 +31,7 @@ from rcdiag.diagnosis.judge import (
     with_verdict,
     without_traces,
 )
-from rcdiag.diagnosis.thresholds import HALF, PART
+from rcdiag.diagnosis.thresholds import HALF, LISTED, PART
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
 # Umbrella -> the causes that it stands for.
@@ -39,7 +39,6 @@ STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
 # Cause from experiments -> its special case that only the table can name: experiments find which
 # weights sampled, the table shows how they lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
-MOST_RULED_OUT = 12  # causes that are listed as ruled out
 
 
 def verdict_with_experiments(
@@ -64,7 +63,7 @@ def verdict_with_experiments(
     slugs = {cause.slug for cause in diagnosis.causes}
     against = dict.fromkeys([*outcome.ruled_out, *diagnosis.ruled_out])
     ruled_out = [slug for slug in against if slug not in slugs]
-    return replace(diagnosis, ruled_out=ruled_out[:MOST_RULED_OUT]), outcome
+    return replace(diagnosis, ruled_out=ruled_out[:LISTED]), outcome
 
 
 def _without_moved(case: Case, repaired: Case) -> Case:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     BY_CHANCE,
@@ -18,6 +19,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    LISTED,
     MUCH_LARGER,
     ONE_SIDED,
     PART,
@@ -65,9 +67,6 @@ def _context(features: Features) -> Suspicion | None:
     )
 
 
-MOST_TURNS = 12  # that evidence lists
-
-
 def _context_stripped(features: Features) -> Suspicion | None:
     """Look for rows that agree in their first turn but not in later ones."""
     agree = features.first_turns_agree
@@ -83,7 +82,7 @@ def _context_stripped(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio of the median row, turn after turn",
                 "which turn differs most",
-                value=[float(f"{value:.2g}") for value in features.by_turn.rms[:MOST_TURNS]],
+                value=[float(f"{value:.2g}") for value in features.by_turn.rms[:LISTED]],
             ),
         ],
         also_possible=["context-differs", "retokenised", "shift-after-tool"],
@@ -148,7 +147,7 @@ def _share_agreeing_at_first(log_ratios: LogRatios, rows: Flags) -> float:
     tokens = log_ratios.tokens
     first = np.searchsorted(tokens.owner, np.arange(tokens.rows))
     index = np.arange(len(tokens)) - first[tokens.owner]
-    early = index < np.maximum(tokens.per_row // 3, 3)[tokens.owner]
+    early = index < np.maximum(tokens.per_row // 3, FIRST_TOKENS)[tokens.owner]
     squares = tokens.row_sums(np.where(early, log_ratios.values**2, 0.0))
     rms = np.sqrt(squares / np.maximum(tokens.row_sums(early.astype(np.float64)), 1))
     return float(np.mean(rms[rows] < ENGINE_NOISE)) if rows.any() else 0.0

@@ -46,7 +46,7 @@ from rcdiag.formats import plural
 from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
-UNDERFLOW = -103.3
+UNDERFLOW = float(np.log(np.finfo(np.float32).smallest_subnormal))
 # Nats; a softmax over a part of the vocabulary adds less than this to a log-prob.
 MOST_ADDED = np.log(LARGEST_VOCABULARY)
 

@@ -15,6 +15,7 @@ from rcdiag.diagnosis.features.location import IdOutlier
 from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
 from rcdiag.diagnosis.thresholds import (
     CERTAIN,
+    ENOUGH,
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
@@ -251,7 +252,7 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     case = features.case
     if (spans := tool_spans(case)) is not None:
         return _missing_mask(case, spans)
-    if case.trainer is None or len(case.tokens) < 10 * FEWEST:
+    if case.trainer is None or len(case.tokens) < ENOUGH:
         return None
     zeros = _runs_of_zeros(features)
     return zeros or _ids_never_sampled(features) or _tokens_never_sampled(features)

@@ -18,12 +18,8 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_PATTERN, NEARLY_ALL
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_PATTERN, NEARLY_ALL, TRIED
 from rcdiag.table.trajectories import CHAT_TEMPLATE
-
-# Pairs of tokens that follow the end of a message most often: one of these is tried as separator
-# and opening.
-MOST_LIKELY = 4
 
 
 class Boundaries(Struct, frozen=True):
@@ -60,7 +56,8 @@ def boundaries_of(case: Case) -> Boundaries | None:
     ends = ends[here[ends] == end]
     inner = np.flatnonzero(~sampled & followed & (here == end))
     pairs = Counter(zip(*(part[[*inner, *ends]].tolist() for part in (then, after)), strict=True))
-    for (separator, opening), places in pairs.most_common(MOST_LIKELY):
+    # One of the pairs of tokens that follow the end of a message most often.
+    for (separator, opening), places in pairs.most_common(TRIED):
         between = (then[inner] == separator) & (after[inner] == opening)
         if separator in (end, opening) or places < FEWEST_OF_PATTERN:
             continue

@@ -10,10 +10,8 @@ from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.diagnosis.experiments.thresholds import CONFIRM_ROWS
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS, HALF
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS, HALF, TRIED
 from rcdiag.engines.changes import Forward, Passage
-
-KINDS = 4  # at most this many end tokens are tried
 
 
 def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str, Suspicion] | None:
@@ -21,7 +19,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
 
     A response that was cut at a length limit breaks off in the middle, where an end is unlikely.
     """
-    case, ends = sample.case, forward.tensors.end_ids[:KINDS]
+    case, ends = sample.case, forward.tensors.end_ids[:TRIED]
     sampled = case.table_mask
     last = case.start[sample.rows] + case.lengths[sample.rows] - 1
     whole = sample.rows[sampled[last]]

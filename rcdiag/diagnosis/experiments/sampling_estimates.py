@@ -20,7 +20,7 @@ from rcdiag.diagnosis.experiments.trainer_distribution import (
     log_prob_variance,
     scaled,
 )
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, RARE
+from rcdiag.diagnosis.thresholds import ALL, FEWEST_OF_PATTERN, RARE
 from rcdiag.diagnosis.validity import Interval
 from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
@@ -72,7 +72,7 @@ class Support(Struct, frozen=True):
     expected: float  # number of tokens outside that the whole distribution would give
 
 
-STRAY = 1e-3  # probability that engine noise moves a token out of its kept set
+STRAY = 1.0 - ALL  # probability that engine noise moves a token out of its kept set
 
 
 def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.0) -> Support:

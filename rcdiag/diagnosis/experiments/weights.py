@@ -17,7 +17,7 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     smallest,
 )
 from rcdiag.diagnosis.experiments.thresholds import SLIGHT_GAIN
-from rcdiag.diagnosis.thresholds import FEW, ROUNDING
+from rcdiag.diagnosis.thresholds import FEW, ROUNDING, TRIED
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
 # Tensors that tensor parallelism shards, by the ends of their names, and the axis.
@@ -42,7 +42,6 @@ PARTS: dict[str, str] = {
 }
 WORDS = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}
 STEP_ALONG = 0.25  # fraction of the way to a checkpoint at which its direction is measured
-MOST_LAYERS = 4
 
 
 @experiment(
@@ -78,7 +77,7 @@ def _layers(
     """Try layers with older weights: the likeliest one, and each further one that explains more."""
     layers = [f"layers.{layer}" for layer in range(tester.forward.tensors.layers)]
     chosen: list[str] = []
-    for _, change in _along(tester, layers, [folder])[:MOST_LAYERS]:
+    for _, change in _along(tester, layers, [folder])[:TRIED]:
         chosen.append(change.part.removeprefix("layers."))
         part = "layers." + "+".join(sorted(chosen, key=int))
         test = _moved(tester, Moved(folder, 1.0, part))

@@ -17,7 +17,7 @@ LAGS = (-2, -1, 0, 1, 2)
 # A turn is shifted if the correlation of the two columns is above SAME at another lag and lower by
 # at least GAIN at lag 0. With a second fault no lag correlates that well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
-GAIN = 0.2
+GAIN = SAME - RELATED
 # A row fits in place if its mean squared difference of root surprisals is below this.
 OWN_FITS = 0.02
 # At most COMPARED tokens of two rows are compared; a partner is searched for at most ROWS_SEARCHED

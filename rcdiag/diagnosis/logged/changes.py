@@ -10,10 +10,11 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.change_points import FEWEST, change_points
 from rcdiag.diagnosis.logged.run import Series
+from rcdiag.diagnosis.thresholds import LARGER
 
 # Smallest change that counts, by scale: a factor of 1.5 (for E[ratio^2] 1.05), or .02 in the
 # number's own unit.
-FACTOR = float(np.log(1.5))
+FACTOR = float(np.log(LARGER))
 LEAST_MOVED = {
     "log": FACTOR,
     "correlation": FACTOR,

@@ -20,7 +20,7 @@ from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
 from rcdiag.diagnosis.logged.causes.correction import COSTS_LITTLE
-from rcdiag.diagnosis.logged.causes.found import ENGINE, Found, undecided
+from rcdiag.diagnosis.logged.causes.found import ENGINE, OWN_TOKENS, Found, undecided
 from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
@@ -38,8 +38,16 @@ from rcdiag.diagnosis.logged.over_steps import (
     trained,
     what_the_update_compares,
 )
-from rcdiag.diagnosis.logged.run import LoggedRun
+from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.thresholds import (
+    EQUAL,
+    FEWEST_ROWS,
+    MUCH_LARGER,
+    RELATED,
+    SHOWN,
+    SURELY,
+)
 from rcdiag.formats import from_to
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
@@ -56,16 +64,10 @@ from rcdiag.results.diagnosis import (
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
-# A mismatch that jumps by this factor in size is more than the spread of rounding over batches.
-JUMPED = 3.0
-# Least rank correlation of the mismatch with the staleness of the weights, over FEWEST steps or
-# more, for stale weights to be named.
-FOLLOWS, FEWEST = 0.6, 8
 ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes, by their verdict
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
-SHOWN = 4  # keys or steps that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
 OF_A_JUMP = ("quantised-weights", "weights-differ")
 
@@ -241,7 +243,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         for change in changes
         if change.quantity in (*SIZES, "prob_diff", "k1")
         and change.shape == "creep"
-        and change.after > FELL_BEHIND * max(change.before, 1e-7)
+        and change.after > FELL_BEHIND * max(change.before, FLOOR)
     ]
     if found.slug == "engine-noise":
         jump = next(
@@ -259,7 +261,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
     if found.verdict == "broken":
         return _or_stale(found) if bends and trained(run, bends[0].low) else found
     staleness = run.series.get("staleness")
-    if staleness is not None and (r := _rank_correlation(size, staleness)) > FOLLOWS:
+    if staleness is not None and (r := _rank_correlation(size, staleness)) > RELATED:
         return _as(
             found,
             "stale-weights",
@@ -302,9 +304,12 @@ def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bo
 
 
 def _jumps(change: Change) -> bool:
-    """Tell whether the size of log-ratios, or of probabilities, jumps up by the factor JUMPED."""
+    """Tell whether the size of log-ratios, or of probabilities, becomes much larger at once.
+
+    It does by more than the spread of rounding over batches.
+    """
     squared = change.quantity in ("k3", "k2")
-    least = JUMPED**2 if squared else JUMPED
+    least = MUCH_LARGER**2 if squared else MUCH_LARGER
     of_size = change.quantity in ("k3", "k2", "abs_diff", "prob_diff")
     return of_size and change.shape == "jump" and change.after > least * change.before > 0.0
 
@@ -352,7 +357,7 @@ def _rank_correlation(one: Any, other: Any) -> float:
     x, y = one.values[here], other.values[there]
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
-    if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if len(x) < FEWEST_ROWS or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     from scipy.stats import spearmanr
 
@@ -418,14 +423,14 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
     against: dict[str, str] = {}
     names = ("sampler_log_ppl", "trainer_log_ppl")
     surprisals = [x for name in names if (x := window.number(name)) is not None]
-    if len(surprisals) == len(names) and min(surprisals) > 1e-6:
+    if len(surprisals) == len(names) and min(surprisals) > EQUAL:
         keys = " and ".join(f"`{window.key(name)}` {window.number(name):.2g}" for name in names)
         positive = f"{keys}: mean surprisals above 0, as log-probs have"
         against |= dict.fromkeys(("sign-flipped", "probabilities-stored"), positive)
     if window.rms is not None and window.rms > 0:
         against["columns-identical"] = f"`{window.key_of_size}` is not 0"
     pearson = window.number("pearson")
-    if pearson is not None and pearson > 0.9:
+    if pearson is not None and pearson > OWN_TOKENS:
         related = f"`{window.key('pearson')}` {pearson:.2g}: the values stand at their own tokens"
         against |= dict.fromkeys(("shift-by-one", "rows-swapped"), related)
     largest, surprisal = window.largest, window.number("sampler_log_ppl")
@@ -437,7 +442,7 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
         )
         against |= dict.fromkeys(("zero-placeholder", "shift-by-one", "rows-swapped"), at_most)
     k1 = window.k1
-    if k1 is not None and k1.value > 0 and k1.z > 4:
+    if k1 is not None and k1.value > 0 and k1.z > SURELY:
         against["temperature-raw-recorded"] = (
             f"`{window.key_of_k1}` {k1.value:.2g}: the trainer does not find the tokens likelier"
         )

@@ -11,6 +11,7 @@ from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
+from rcdiag.diagnosis.thresholds import HALF, SHOWN
 from rcdiag.formats import from_to, plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
@@ -19,14 +20,11 @@ IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
-AWAY = 0.5  # of the first change, on that scale: a step beyond it has the changed mismatch
 # What a failing update or policy moves, and the least share of its value that counts: entropy
 # drifts in healthy runs.
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 # What the update logs of its own ratio, current/old: in bypass mode the old policy is the sampler.
 OF_UPDATE = ("ppo_kl", "clip_fraction")
-SHOWN = 4  # keys that a sentence lists
-MOST_STEPS = 8  # single steps that a sentence lists
 
 
 def of_period(run: LoggedRun) -> Counts:
@@ -106,13 +104,13 @@ def _single_steps(run: LoggedRun, first: Change) -> str:
     """Name the steps of a mismatch that changes at single steps alone; "" if it lasts longer."""
     series = run.series[first.quantity]
     before, after = series.quantity.scaled(np.array([first.before, first.after]))
-    away = (series.quantity.scaled(series.values) - before) / (after - before) > AWAY
+    away = (series.quantity.scaled(series.values) - before) / (after - before) > HALF
     at = np.flatnonzero(away)
     if first.shape != "jump" or not len(at) or (np.diff(at) == 1).any():
         return ""
     steps = [str(step) for step in series.steps[at]]
-    if len(steps) > MOST_STEPS:
-        steps[MOST_STEPS - 1 :] = [f"{len(steps) - MOST_STEPS + 1} more"]
+    if len(steps) > SHOWN:
+        steps[SHOWN - 1 :] = [f"{len(steps) - SHOWN + 1} more"]
     *others, last = steps
     named = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
     values = series.values[at]

@@ -13,21 +13,19 @@ import numpy as np
 
 from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.causes.size import LEAST_LOG_PROB
-from rcdiag.diagnosis.logged.window import BY_ROUNDING, RANGES, SIZES, Window
+from rcdiag.diagnosis.logged.window import RANGES, SIZES, Window
 from rcdiag.diagnosis.rules import Rule
-from rcdiag.diagnosis.thresholds import LARGE
+from rcdiag.diagnosis.thresholds import FEW, LARGE, ROUNDING
 from rcdiag.results.guide import PROPOSAL, Guide
 
 IDENTITY = "both are means over the same rows"
 SAMPLED = "E[ratio] is 1 under the distribution that sampled"
-ROUNDING = 1e-3  # relative difference of surprisals by float32
 # J. Fellman, Econometrica 44 (1976), 823: a change of x that grows with x, by a factor that falls
 # with x, lowers the coefficient of variation.
 BOUNDED = "bounds on weights never lower the ESS (Fellman, Econometrica 44, 1976)"
 CERTAIN_POLICY = "first order in the error; sum of p^2 >= exp(-entropy) by Jensen's inequality"
 IMPROBABLE = "J. Liu, Y. Li et al., When Speed Kills Stability, richardli.xyz/rl-collapse (2025)"
 MARKOV = "Markov's inequality on k3 >= 0"
-LEAST_ESS = 0.05  # a least possible ESS below this does not limit what the ESS can show
 
 
 def _of_uniform(window: Window) -> float | None:
@@ -161,7 +159,8 @@ def _raw_over_applied(window: Window) -> float | None:
 
 def _over_least(window: Window) -> float | None:
     ess, least = window.number("ess"), window.run.known.least_ess
-    return None if ess is None or least is None or least < LEAST_ESS else ess / least
+    limits = least is not None and least > FEW  # a lower one is below any ESS of a usable run
+    return ess / least if ess is not None and least is not None and limits else None
 
 
 def _beyond_bounds(window: Window) -> float | None:
@@ -308,7 +307,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         "may be in percent; it is left out of the judgement.",
         formula="0 <= share <= 1, 0 <= probability <= 1, -1 <= correlation <= 1",
         unit="none",
-        guide=Guide(warning=BY_ROUNDING, error=BY_ROUNDING, source="their definitions"),
+        guide=Guide(warning=ROUNDING, error=ROUNDING, source="their definitions"),
         value=_beyond_range,
         message=_said_out_of_range,
     ),

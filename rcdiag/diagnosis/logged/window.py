@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -11,19 +12,16 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
+from rcdiag.diagnosis.thresholds import EQUAL, ROUNDING
 
 # E|x| of a standard normal x, and the standard deviation of |x|.
-ABS_MEAN, ABS_STD = 0.7979, 0.6028
+ABS_MEAN, ABS_STD = math.sqrt(2.0 / math.pi), math.sqrt(1.0 - 2.0 / math.pi)
 # Quantities that measure the size of log-ratios.
 SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff", "abs_diff_std")
 # Quantities that k1 is taken from: one of them, or the first minus the second.
 OF_K1 = (("k1",), ("log_ppl_diff",), ("trainer_log_ppl", "sampler_log_ppl"))
-# Nats: the most that rounding lowers a mean of k3 below 0.
-BELOW_ZERO = -1e-6
-# Ends of what a quantity can be, by its unit, and how far beyond them rounding may take it.
+# Ends of what a quantity can be, by its unit.
 RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "correlation": (-1.0, 1.0)}
-BY_ROUNDING = 1e-4
-FEWEST = 2  # steps of which a standard error is computed
 NEAR = 5  # steps that count as shortly before another one
 
 
@@ -83,9 +81,10 @@ class Window(Struct, frozen=True, dict=True):
                 continue
             median = float(np.median(values))
             low, high = RANGES.get(one.quantity.unit, (-np.inf, np.inf))
-            if name == "k3":
-                low = BELOW_ZERO + BY_ROUNDING
-            if not low - BY_ROUNDING <= median <= high + BY_ROUNDING:
+            rounding = ROUNDING
+            if name == "k3":  # no larger than its rounding itself
+                low, rounding = 0.0, EQUAL
+            if not low - rounding <= median <= high + rounding:
                 found[name] = median
         return found
 
@@ -270,7 +269,7 @@ def _estimate(values: Array) -> Estimate | None:
     """
     if not len(values):
         return None
-    if len(values) < FEWEST:
+    if len(values) < 2:
         return Estimate(float(values[0]), float("nan"))
     error = float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
     return Estimate(float(np.mean(values)), max(error, 1e-15))

@@ -8,9 +8,8 @@ from rcdiag.diagnosis.causes.cause import LIKELY
 from rcdiag.diagnosis.logged.causes.found import (
     APART,
     ENGINE,
-    HALF,
     HEAVY,
-    RELATED,
+    OWN_TOKENS,
     SAME_SURPRISAL,
     Found,
     k1_evidence,
@@ -20,14 +19,7 @@ from rcdiag.diagnosis.logged.causes.found import (
 )
 from rcdiag.diagnosis.logged.causes.mean_ratio import surely_above_1
 from rcdiag.diagnosis.logged.window import Window, rms_of
-from rcdiag.diagnosis.thresholds import SURELY
-
-# Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
-LEAST_ENTROPY = 1e-4
-# Above this a part of the tokens stands at its own place: of two shares of rows, the larger one.
-PARTLY_RELATED = 0.5
-# Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
-ALIKE = 0.5
+from rcdiag.diagnosis.thresholds import HALF, ROUNDING, SURELY
 
 
 def other_tokens(window: Window) -> Found | None:
@@ -40,9 +32,10 @@ def other_tokens(window: Window) -> Found | None:
     difference, excess = window.k1, window.excess
     if rms is None or rms < APART or difference is None:
         return None
-    if pearson is not None and pearson > RELATED:
+    if pearson is not None and pearson > OWN_TOKENS:
         return None
-    partly = pearson is not None and pearson > PARTLY_RELATED
+    # Of the two parts of the rows, the larger one stands at its own tokens.
+    partly = pearson is not None and pearson > HALF
     evidence = [size_evidence(window, "large at single tokens")]
     if abs(difference.value) < SAME_SURPRISAL * rms:
         shown = (
@@ -63,7 +56,7 @@ def other_tokens(window: Window) -> Found | None:
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
     # the same direction.
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
-    swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
+    swapped = of_rows is not None and mean is not None and abs(mean) < HALF * of_rows
     if swapped and rms_of("log_ppl_abs_diff", np.array(of_rows)) < ENGINE:
         of_rows, swapped = None, False  # exchanged rows would have other means
     if of_rows is not None:
@@ -104,7 +97,7 @@ def unrelated(window: Window) -> Found | None:
     pearson, rms, share = window.number("pearson"), window.rms, _share_of_surprisals(window)
     if rms is None or rms >= ENGINE:
         return None
-    if pearson is not None and pearson <= RELATED:
+    if pearson is not None and pearson <= OWN_TOKENS:
         evidence = window.fact("pearson", "far below 1: other tokens, or another distribution")
         shown = f"`{window.key('pearson')}` is {pearson:.3g}, so the two probabilities"
         small = f"`{window.key_of_size}`"
@@ -133,6 +126,6 @@ def _share_of_surprisals(window: Window) -> float | None:
     The entropy stands for either: it is the mean surprisal of the tokens of its distribution.
     """
     size, entropy = window.number("abs_diff"), window.number("entropy")
-    if size is None or entropy is None or entropy < LEAST_ENTROPY:
+    if size is None or entropy is None or entropy < ROUNDING:
         return None
     return size / (2.0 * entropy)

@@ -5,6 +5,7 @@ Also the thresholds that causes of several files share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +14,15 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import GUESS, fact
+from rcdiag.diagnosis.logged.run import LINEAR_UP_TO
 from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.thresholds import MUCH_LARGER
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
-ENGINE = 0.045  # k3 of .001, the guide of k3_kl
-# A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
-# .009: batches of one healthy run differ by less.
-BY_FAR = 3.0
+ENGINE = math.sqrt(2.0 * LINEAR_UP_TO)
+# A single step is beyond rounding by far if its rms log-ratio is above this, a k3 of .009: batches
+# of one healthy run differ by less.
+FAR = MUCH_LARGER * ENGINE
 # |k1|, nats, above which a few large ratios dominate means of ratios over a step.
 HEAVY = 0.7
 # Mean surprisals that differ by less than this share of the mismatch's size, which is at least
@@ -28,9 +31,8 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 # Relative difference of two mean surprisals in trainers that average over micro-batches.
 MICRO_BATCHES = 0.05
 FEWEST_BEYOND = 2  # steps with an impossible number: a lone one may be of a single token
-HALF = 0.5  # of a token's probability, or of what a number can be
 # Correlation of probabilities above which the values stand at their own tokens.
-RELATED = 0.9
+OWN_TOKENS = 0.9
 # Causes that a few tokens with large log-ratios leave open.
 OF_FEW_TOKENS = ("zero-placeholder", "weights-differ", "context-differs")
 NO_STEPS: Counts = np.zeros(0, np.int64)
@@ -79,9 +81,8 @@ def ratio_evidence(window: Window, means: str = "") -> dict[str, Any]:
     excess = window.excess
     assert excess is not None
     away, side = abs(excess.z), "above" if excess.value > 0.0 else "below"
-    errors = f"{away:.0f}" if away > 10.0 else f"{away:.1f}"
     distance = (
-        f", {errors} standard errors {side}" if excess.error > 0 else " in one step; expected"
+        f", {away:.1f} standard errors {side}" if excess.error > 0 else " in one step; expected"
     )
     reads = f"mean ratio{distance} the 1 of the distribution that sampled"
     return fact(

@@ -7,7 +7,6 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import LIKELY, WEAK
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
-    HALF,
     HEAVY,
     SAME_SURPRISAL,
     Found,
@@ -17,17 +16,13 @@ from rcdiag.diagnosis.logged.causes.found import (
     undecided,
 )
 from rcdiag.diagnosis.logged.window import Window, rms_of
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, PART, SURELY
 
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
 # Zeros in place of log-probs of x nats lower E[ratio] by k3 / (x - 1), and x is hardly above 20.
 OF_ZEROS = 1.0 / 19.0
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
-# More than this no usual setting leaves out: a top_p of .8 leaves out .2 of a context at most.
-USUALLY_LEFT_OUT = 0.2
-# If two probabilities of a token differ by more than this, only one side is certain of it.
-CERTAIN = 0.95
 
 
 def not_the_sampler(window: Window) -> Found | None:
@@ -123,15 +118,16 @@ def kept_set(window: Window) -> Found | None:
             "is no mean over tokens.",
             [ratio_evidence(window), window.fact("k3", "impossible beside this mean ratio")],
         )
+    # If two probabilities of a token differ by NEARLY_ALL, only one side is certain of it.
     # Renormalised over a set with the probability q, a probability grows by 1 - q at most. Where
     # all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
     largest, squares = window.number("prob_diff_max"), window.estimate("chi2_token")
     none_above_1 = squares is not None and squares.value <= excess.value  # ratio^2 <= ratio
-    if (largest is not None and largest > CERTAIN) or (left_out < k3 and none_above_1):
+    if (largest is not None and largest > NEARLY_ALL) or (left_out < k3 and none_above_1):
         return _certain_tokens(window)
     if left_out < k3:
         return None
-    if left_out > USUALLY_LEFT_OUT:
+    if left_out > PART:  # No usual setting does: a top_p of .8 leaves out .2 at most.
         return _divided_or_kept_set(window)
     return Found(
         slug="truncated-law",

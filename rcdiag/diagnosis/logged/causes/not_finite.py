@@ -10,13 +10,13 @@ from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, fact
 from rcdiag.diagnosis.logged.causes.found import (
     FEWEST_BEYOND,
-    HALF,
     NO_STEPS,
     Found,
     undecided,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL
 
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
 # that are infinite wherever E[ratio] is.
@@ -32,7 +32,6 @@ EXPONENTIALS = (
 OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
 # Means of log-ratios: where one is finite, so are the log-ratios.
 OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
-RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
 def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
@@ -47,7 +46,7 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
     steps = steps_not_finite(run)
     share = len(bad[key]) / len(run.steps)
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    rare = share < RARE
+    rare = 1.0 - share > NEARLY_ALL  # a batch or a metric that failed once
     shown = f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps ({where})"
     return Window(run, steps), Found(
         slug="nan-log-probs",

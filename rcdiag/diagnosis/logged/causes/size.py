@@ -8,8 +8,8 @@ from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.causes.found import (
-    BY_FAR,
     ENGINE,
+    FAR,
     HEAVY,
     MICRO_BATCHES,
     NO_STEPS,
@@ -21,9 +21,10 @@ from rcdiag.diagnosis.logged.causes.found import (
 from rcdiag.diagnosis.logged.causes.mean_ratio import below_as_by_zeros, is_near_1
 from rcdiag.diagnosis.logged.run import FLOOR
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
+from rcdiag.diagnosis.thresholds import RARE
 
-BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
-LEAST_LOG_PROB = 87.3  # nats: float32 has no probability below e^-87.3 at full precision
+# Nats: float32 has no probability below e^-87.3 at full precision.
+LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
@@ -76,8 +77,9 @@ def other_forward(window: Window) -> Found | None:
             ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
     if (rms or 0.0) > LARGEST_DRIFT:
+        # Mean surprisal under the trainer minus that under the sampler: its tokens are RARE there.
         away = 0.0 if window.k1 is None else window.k1.value
-        doubtless = away > BEYOND_DOUBT or (known and not near)
+        doubtless = away > -RARE or (known and not near)
         return Found(
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
@@ -130,7 +132,7 @@ def steps_by_far(window: Window) -> Counts:
         one = window.series(name)
         if one is None:
             continue
-        most, by_far = OF_ENGINE.get(name, (BY_FAR * ENGINE, BY_FAR * ENGINE))
+        most, by_far = OF_ENGINE.get(name, (FAR, FAR))
         unlike = _unlike(name, one.values) if name in OF_ENGINE else rms_of(name, one.values)
         far.append(one.steps[unlike > by_far])
         rounding.append(one.steps[~(unlike > most)])
@@ -172,7 +174,7 @@ def _of_by_far(window: Window) -> tuple[str, ...]:
         value = window.number(name)
         if value is None or (name == "ratio_mean" and not (window.has_ratio and value > 0.0)):
             continue
-        if rms_of(name, np.array(value)) > BY_FAR * ENGINE:
+        if rms_of(name, np.array(value)) > FAR:
             found.append(name)
     return tuple(found)
 

@@ -16,7 +16,7 @@ from rcdiag.diagnosis.logged.causes.found import (
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_PATTERN, HALF
 
 # Bases of logarithms as factors of the surprisal, and the largest tolerance on the factor's log.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
@@ -28,12 +28,12 @@ def impossible_surprisals(window: Window) -> Found | None:
     """Look for mean surprisals that log-probs cannot have: negative, or exactly 0."""
     for name, side in (("sampler_log_ppl", "recorder"), ("trainer_log_ppl", "trainer")):
         value = window.number(name)
-        if value is None or value > 1e-6:
+        if value is None or value > EQUAL:
             continue
         other = window.number("trainer_log_ppl" if side == "recorder" else "sampler_log_ppl")
         on_the_mean = other is not None and abs(value + other) < SAME_SURPRISAL * other
         least = 0.0 if other is None else math.exp(-other)  # of a mean probability, by Jensen
-        if abs(value) <= 1e-6:
+        if abs(value) <= EQUAL:
             slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
         elif _have_factor(window, 1.0, exact=False) or (value < -1.0 and not on_the_mean):
             slug, what = "sign-flipped", "below 0: log-probs have the other sign"
@@ -69,7 +69,9 @@ def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Found] | None:
     window = Window(run, steps)
     evidence = [window.fact("trainer_log_ppl", f"above ln({run.known.vocabulary}) = {bound:.1f}")]
     if (sampler := window.number("sampler_log_ppl")) is not None:
-        evidence.append(window.fact("sampler_log_ppl", "normal" if sampler < 5 else "high too"))
+        evidence.append(
+            window.fact("sampler_log_ppl", "normal" if sampler < HALF * bound else "high too")
+        )
     return window, Found(
         slug="forwards-differ",
         score=CLEAR,
