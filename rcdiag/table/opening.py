@@ -24,7 +24,6 @@ from rcdiag.table.rewritten import Copies
 from rcdiag.table.schema import common_schema
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
-from rcdiag.table.survey import all_null
 from rcdiag.table.table import Table, TableFile, named_by_url
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def open_parts(
     scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
     table = replace(table, scratch=scratch)
     absent = {f"{policy}_log_probs" for policy in table.policies}
-    absent = {name for name in absent if all_null(table, name)}
+    absent = {name for name in absent if table.is_null(name)}
     if absent:
         schema = _without(table.schema, absent)
         table = replace(table, schema=schema, absent=table.absent | absent)

@@ -6,7 +6,7 @@ log-probs, the size of a table that a model is to score, and single rows by thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.kept_ids import check_all_recorded
-from rcdiag.table.readers.footer import row_groups_of
-from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.schema import KEPT_IDS
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
-from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
+from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 # The most frequent token ids are counted over this many tokens.
@@ -133,18 +131,9 @@ class Unobserved(Struct, frozen=True):
 
 
 def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
-    """Find the rows of a table in which log-probs of a policy are null.
-
-    Most footers record that a column has no nulls; only other columns are read.
-    """
-    lacking: dict[str, NDArray[np.int64]] = {}  # null rows by policy, ascending
-    for policy in policies:
-        name = f"{policy}_log_probs"
-        if name in table.schema.names:
-            own = table.renames.get(name, name)
-            nulls = [rows for file in table.files for *_, rows in _nulls_of(file, own)]
-            lacking[policy] = np.concatenate(nulls)
-    lacking = {policy: rows for policy, rows in lacking.items() if len(rows)}
+    """Count the rows of a table in which log-probs of some policies are null."""
+    nulls = table.null_rows
+    lacking = {policy: nulls[policy] for policy in policies if policy in nulls}
     if not lacking:
         return Unobserved()
     return Unobserved(
@@ -152,33 +141,6 @@ def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
         {policy: len(rows) for policy, rows in lacking.items()},
         {policy: rows[:FIRST_ROWS].tolist() for policy, rows in lacking.items()},
     )
-
-
-def all_null(table: Table, column: str) -> bool:
-    """Tell whether a column of lists is null in every row."""
-    own = table.renames.get(column, column)
-    groups = (group for file in table.files for group in row_groups_of(file.parquet))
-    chunks = (chunk for group in groups for chunk in group.columns if chunk.column == own)
-    if any(chunk.null_count not in (None, chunk.num_values) for chunk in chunks):
-        return False  # according to a footer, some rows have values
-    nulls = (part for file in table.files for part in _nulls_of(file, own))
-    return all(len(rows) == end - first for first, end, rows in nulls)
-
-
-def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Yield, for each row group, its first row, its end (last row + 1) and its null rows.
-
-    Rows are numbered over the whole table. A column without nulls by its footer is not read.
-    """
-    first = file.first_row
-    for number, group in enumerate(row_groups_of(file.parquet)):
-        chunks = [chunk for chunk in group.columns if chunk.column == column]
-        null = np.full(group.num_rows, not chunks)  # all, if the file has no such column
-        if any(chunk.null_count != 0 for chunk in chunks):
-            values = read_whole(file.parquet, [column], number)[column]
-            null = as_numpy(values.is_null())
-        yield first, first + group.num_rows, first + np.flatnonzero(null)
-        first += group.num_rows
 
 
 # Table sizes, and rows that no model can have scored

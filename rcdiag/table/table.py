@@ -22,11 +22,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.arrow import rows_at
+from rcdiag.table.arrow import as_numpy, rows_at
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import OF_PROMPTS, Naming
 from rcdiag.table.readers.footer import row_groups_of
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of, read_whole
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
@@ -270,6 +270,42 @@ class Table:
                 while block := stream.read(1 << 22):
                     digest.update(block)
         return digest.hexdigest()
+
+    @cached_property
+    def null_rows(self) -> Mapping[str, NDArray[np.int64]]:
+        """Return the numbers of the rows in which a policy's log-probs are null, ascending.
+
+        Policies without such rows are left out. Most footers record that a column has no nulls;
+        only other columns are read, once for the table.
+        """
+        found = {
+            policy: np.concatenate([rows for _, rows in self._nulls_of(f"{policy}_log_probs")])
+            for policy in self.policies
+        }
+        return {policy: rows for policy, rows in found.items() if len(rows)}
+
+    def is_null(self, column: str) -> bool:
+        """Tell whether a column of lists is null in every row; read up to the first value."""
+        own = self.renames.get(column, column)
+        groups = (group for file in self.files for group in row_groups_of(file.parquet))
+        chunks = (chunk for group in groups for chunk in group.columns if chunk.column == own)
+        if any(chunk.null_count not in (None, chunk.num_values) for chunk in chunks):
+            return False  # according to a footer, some rows have values
+        return all(len(rows) == size for size, rows in self._nulls_of(column))
+
+    def _nulls_of(self, column: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield, for each row group, its number of rows, and the numbers of its null rows."""
+        own = self.renames.get(column, column)
+        for file in self.files:
+            first = file.first_row
+            for number, group in enumerate(row_groups_of(file.parquet)):
+                chunks = [chunk for chunk in group.columns if chunk.column == own]
+                null = np.full(group.num_rows, not chunks)  # all, if the file has no such column
+                if any(chunk.null_count != 0 for chunk in chunks):
+                    values = read_whole(file.parquet, [own], number)[own]
+                    null = as_numpy(values.is_null())
+                yield group.num_rows, first + np.flatnonzero(null)
+                first += group.num_rows
 
     def for_workers(self) -> Table:
         """Return a copy of the table for other processes.

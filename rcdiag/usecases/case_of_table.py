@@ -13,7 +13,6 @@ from rcdiag.diagnosis.case import Case, FlawedTokens, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
 from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
@@ -104,9 +103,8 @@ class CaseSample:
         tokens: int = TOKENS,
     ) -> CaseSample:
         """Begin the sample of a table."""
-        lacking = unobserved(table, table.policies).by_policy
-        pair = (sampler, trainer)
-        policies = [name for name in table.policies if name in pair or name not in lacking]
+        nulls, pair = table.null_rows, (sampler, trainer)
+        policies = [name for name in table.policies if name in pair or name not in nulls]
         most, share = 2 * tokens, 1.0
         # Start with a share that is still too large, but keeps the parts small.
         while (

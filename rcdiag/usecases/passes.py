@@ -16,7 +16,6 @@ from rcdiag.runners import Runner
 from rcdiag.statistics.merging import merged
 from rcdiag.statistics.quantiles import VALUES_HELD, in_short
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.survey import unobserved
 from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.usecases.case_of_table import CaseSample
@@ -208,9 +207,11 @@ def token_batches(
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:
     """Return the error for a table in which no row has a sampled token with log-probs."""
-    lacking = unobserved(dump, policies).by_policy
+    lacking = [name for name in policies if name in dump.null_rows]
     if lacking:
-        counts = ", ".join(f"{rows:,} lack `{name}_log_probs`" for name, rows in lacking.items())
+        counts = ", ".join(
+            f"{len(dump.null_rows[name]):,} lack `{name}_log_probs`" for name in lacking
+        )
         return RcdiagError(
             f"{dump.name}: no row with a sampled token has log-probs of all of "
             f"{', '.join(policies)} (of {dump.num_rows:,} rows {counts})",

@@ -14,6 +14,7 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding
+from rcdiag.table.readers import parquet
 from tests.builders import ids_like, write_table
 from tests.cli.conftest import rcdiag as command_line
 from tests.usecases.test_rows_left_out import draws
@@ -134,3 +135,19 @@ def test_rows_without_statistics_in_the_footer_are_found(tmp_path):
     rows = pq.read_table(table_of(tmp_path / "a.parquet"))
     pq.write_table(rows, tmp_path / "b.parquet", write_statistics=False)
     assert finding_of(rcdiag.score(tmp_path / "b.parquet")).evidence["rows"] == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_null_rows_are_looked_for_once(tmp_path, command, monkeypatch):
+    path = table_of(tmp_path / "a.parquet", tuple(range(18)))
+    pieces: list[tuple[tuple[str, ...], int]] = []
+    read_whole = parquet.read_whole
+
+    def counted(file, columns, group):
+        pieces.append((tuple(columns), group))
+        return read_whole(file, columns, group)
+
+    monkeypatch.setattr("rcdiag.table.table.read_whole", counted)
+    COMMANDS[command](path)
+    # By the footer the fourth row group has no null.
+    assert sorted(pieces) == [(("old_log_probs",), group) for group in range(3)]

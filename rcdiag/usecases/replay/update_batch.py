@@ -18,7 +18,7 @@ from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import ASSUMED, RoundingNoise, rounding_of
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.survey import known_steps, unobserved
+from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories, segment_sum
@@ -171,7 +171,7 @@ def read_batch(
         if rows_of_step(part, chosen).any()
     ]
     if not any(part.mask.any() for part in parts):
-        if unobserved(dump, names).rows:
+        if not dump.null_rows.keys().isdisjoint(names):
             raise no_tokens(dump, names)
         raise RcdiagError(
             f"{dump.name}: no unmasked response token to learn from",
