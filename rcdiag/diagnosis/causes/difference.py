@@ -158,7 +158,7 @@ def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
         f"and all others agree to rounding ({few.rms_of_others:.2g} nats rms)"
     )
     if few.of_rows:
-        rows = listed([str(row) for row in case.row[few.places]], SHOWN)
+        rows = listed(case.row[few.places].tolist(), SHOWN)
         prompts = f" (all of {plural(few.prompts, 'prompt')})" if few.prompts else ""
         where = (
             f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}; compare the ids, "

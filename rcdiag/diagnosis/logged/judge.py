@@ -39,7 +39,8 @@ from rcdiag.diagnosis.logged.over_steps import (
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
-from rcdiag.formats import from_to
+from rcdiag.diagnosis.thresholds import SHOWN
+from rcdiag.formats import from_to, listed
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -64,7 +65,6 @@ ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes,
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
-SHOWN = 4  # keys or steps that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
 OF_A_JUMP = ("quantised-weights", "weights-differ")
 
@@ -149,16 +149,12 @@ def _in_few_steps(window: Window) -> tuple[Window, Found] | None:
     if not len(steps) or (found := found_in(few)) is None:
         return None
     if len(steps) > 1:
-        where = f"In {len(steps)} of {len(window.steps)} steps ({_listed(steps)})"
+        named = listed(steps.tolist(), SHOWN)
+        where = f"In {len(steps)} of {len(window.steps)} steps ({named})"
         return few, replace(found, message=f"{where}: {found.message}")
     last = " It is the last step: one more would tell." if steps[0] == window.run.steps[-1] else ""
     message = f"In step {steps[0]} alone: {found.message}{last}"
     return few, replace(found, message=message, verdict="inconclusive")
-
-
-def _listed(steps: Counts) -> str:
-    shown = ", ".join(map(str, steps[:SHOWN]))
-    return shown if len(steps) <= SHOWN else f"{shown}, ..."
 
 
 def _moved(change: Change) -> MovedNumber:

@@ -11,6 +11,7 @@ from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
+from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.formats import from_to, plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
@@ -25,7 +26,6 @@ AWAY = 0.5  # of the first change, on that scale: a step beyond it has the chang
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 # What the update logs of its own ratio, current/old: in bypass mode the old policy is the sampler.
 OF_UPDATE = ("ppo_kl", "clip_fraction")
-SHOWN = 4  # keys that a sentence lists
 MOST_STEPS = 8  # single steps that a sentence lists
 
 
