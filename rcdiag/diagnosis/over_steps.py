@@ -75,7 +75,11 @@ def over_steps(features: Features) -> OverSteps | None:
         return None
     moved = run.moved()
     onset = features.location.onset
-    cleared = [at for at in features.location.resets if _falls(run.series[0], at)]
+    series = run.series[0]
+    fall = series.scale[:-1] - series.scale[1:]
+    error = np.nan_to_num(np.hypot(series.error[:-1], series.error[1:]), posinf=0.0)
+    falls = np.flatnonzero(fall > LEAST_MOVED[series.name][0] + SURELY * error) + 1
+    cleared = [at for at in features.location.resets if at in falls]
     change = None if cleared else _decomposed_change(features.case, run.steps, run.k3, moved)
     says = _of_resets(run.steps, run.k3, cleared) if cleared else _says(run, onset, moved, change)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
@@ -153,14 +157,6 @@ def _says(
     drifts = len(points) == 1 and points[0].shape == "creep" and run.k3.max() > LARGE_K3
     drift = points[0] if drifts else None
     return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
-
-
-def _falls(series: StepSeries, at: int) -> bool:
-    """Tell whether a series falls at a step by more than its standard errors explain."""
-    error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
-    return bool(
-        series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + SURELY * error
-    )
 
 
 def _of_resets(steps: Counts, k3: Array, cleared: Sequence[int]) -> str:
