@@ -158,10 +158,10 @@ def plural(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
-def listed(names: Sequence[str], most: int = 1) -> str:
-    """List the first `most` names, and the number of the others: `a, b and 3 more`."""
+def listed(names: Sequence[object], most: int = 1) -> str:
+    """List the first `most` names or numbers, and the number of the others: `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    return f"{', '.join(map(str, names[:most]))}{more}"
 
 
 def duration(seconds: float) -> str:

@@ -90,29 +90,28 @@ def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
 
 
 def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table:
-    """Return the columns of the matrix for policies `start` up to, not including, `stop`."""
+    """Return the columns of the matrix for policies `start` up to, not including, `stop`.
+
+    Numbers that are noise are dim.
+    """
     names = list(result.policies)
+    digits = 1 if len(names) > 7 else 2
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", no_wrap=True)
     for index in range(len(names))[start:stop]:
         table.add_column(str(index + 1), justify="right", no_wrap=True)
     for index, one in enumerate(names, 1):
-        cells = [
-            "·" if one == other else _cell(result, one, other, metric)
-            for other in names[start:stop]
-        ]
+        cells = []
+        for other in names[start:stop]:
+            if one == other:
+                cells.append("·")
+                continue
+            pair = result.pairs[f"{one}->{other}"]
+            value = pair.mismatch[metric].value
+            text = "n/a" if value is None else f"{value:.{digits}g}"
+            cells.append(f"[dim]{text}[/]" if pair.at_floor else text)
         table.add_row(str(index), *cells)
     return table
-
-
-def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
-    """Return the number with two digits, dim if it is noise."""
-    pair = result.pairs[f"{one}->{other}"]
-    value = pair.mismatch[metric].value
-    text = (
-        "n/a" if value is None else f"{value:.1g}" if len(result.policies) > 7 else f"{value:.2g}"
-    )
-    return f"[dim]{text}[/]" if pair.at_floor else text
 
 
 def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:

@@ -63,7 +63,7 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool, rows: int
         if moved := in_order(log.keys_moved):
             if lines:
                 out.print()
-            out.print(_moved(out, moved if verbose else _first(moved, room)))
+            out.print(_moved(out, moved, len(moved) if verbose else room))
         if len(log.keys_moved) > room and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - room} more (all: -v)[/]")
         relations = [
@@ -78,37 +78,26 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool, rows: int
             draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
 
 
-def _first(moved: Sequence[KeyMoved], room: int) -> list[KeyMoved]:
-    """Return the first keys that moved, with room for those of the training."""
+def _moved(out: Console, moved: Sequence[KeyMoved], room: int) -> Table:
+    """Draw the first `room` keys that moved, up to half of them keys of the training.
+
+    A key moved at `25`, with interval at `25 (24 to 26)`, gradually `from 25`.
+    """
     training = [one for one in moved if one.quantity in OF_TRAINING][: room // 2]
     others = [one for one in moved if one not in training][: room - len(training)]
-    return [one for one in moved if one in training or one in others]
-
-
-def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
     columns = [
         ScreenColumn(heading="key that moved", align="left", words=True),
         ScreenColumn(heading="at step"),
         ScreenColumn(heading="before"),
         ScreenColumn(heading="after"),
     ]
-    rows = [
-        [
-            escape(one.key),
-            _step(one),
-            number(one.key_before),
-            number(one.key_after),
-        ]
-        for one in moved
-    ]
+    rows = []
+    for one in moved:
+        if one in training or one in others:
+            interval = f" ({one.earliest} to {one.latest})" * (one.earliest < one.latest)
+            step = f"{'from ' if one.shape == 'creep' else ''}{one.step_moved}{interval}"
+            rows.append([escape(one.key), step, number(one.key_before), number(one.key_after)])
     return fitted(out, columns, rows, gap=2)
-
-
-def _step(one: KeyMoved) -> str:
-    """Return when a key moved: `25`, with interval `25 (24 to 26)`, if gradually `from 25`."""
-    interval = one.earliest < one.latest
-    ends = f" ({one.earliest} to {one.latest})" if interval else ""
-    return f"{'from ' if one.shape == 'creep' else ''}{one.step_moved}{ends}"
 
 
 def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:

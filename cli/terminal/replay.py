@@ -74,8 +74,10 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
         out.print(_splits(out, result))
     for name, preset in result.presets.items():
-        if preset.after_step is not None and preset.after_step.reward_after is not None:
-            out.print(_rewards(name, preset.after_step))
+        after = preset.after_step
+        if after is not None and after.reward_before is not None and after.reward_after is not None:
+            before, now = with_interval(after.reward_before), with_interval(after.reward_after)
+            out.print(f"reward of fresh samples, {name}: {before} before, {now} after")
     if result.steps:
         out.print("\n[dim]KL(rollout || new) after each step, nats per token[/]")
         out.print(_steps(out, result))
@@ -166,14 +168,6 @@ def _gradient(preset: PresetReplay) -> list[str]:
         cosine,
         "" if kl is None else f"{kl:.1g}",
     ]
-
-
-def _rewards(name: str, after: AfterStep) -> str:
-    """Return a line on the rewards of fresh samples before and after the step."""
-    assert after.reward_before is not None
-    assert after.reward_after is not None
-    ends = [with_interval(reward) for reward in (after.reward_before, after.reward_after)]
-    return f"reward of fresh samples, {name}: {ends[0]} before, {ends[1]} after"
 
 
 def _splits(out: Console, result: ReplayResult) -> Table:

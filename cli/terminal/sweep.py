@@ -19,7 +19,7 @@ from rcdiag.pages.sweep.words import (
     to_paste,
     unranked,
 )
-from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
+from rcdiag.results import MetricValue, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
 
@@ -129,7 +129,15 @@ def _families(out: Console, result: SweepResult) -> Table:
     ]
     rows = []
     for name, family in result.families.items():
-        row = _best(family, result.num_sequences)
+        # The smallest squared bias plus variance of the mean, by which rcdiag chooses.
+        row = min(
+            (row for row in family.rows if row.kept_tokens),
+            key=lambda row: (
+                (row.weight_distance or 0.0) ** 2
+                + (row.weight_variance or 0.0) / result.num_sequences
+            ),
+            default=None,
+        )
         if row is None:
             rows.append([name, "[dim]keeps nothing[/]", "", "", "", ""])
             continue
@@ -138,15 +146,6 @@ def _families(out: Console, result: SweepResult) -> Table:
         numbers = [f"{size or 0.0:.3f}" for size in sizes]
         rows.append([name, bounds, percent(row.kept_token_share), *numbers])
     return fitted(out, columns, rows, gap=2)
-
-
-def _best(family: SweepFamily, count: int) -> SweepRow | None:
-    """Return the row with the smallest squared bias plus variance of the mean (rcdiag's choice)."""
-    return min(
-        (row for row in family.rows if row.kept_tokens),
-        key=lambda row: (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count,
-        default=None,
-    )
 
 
 def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:

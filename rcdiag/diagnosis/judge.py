@@ -331,7 +331,11 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     summary = _summary(features, verdict, causes, validity)
     if features is not read and [cause.slug for cause in causes[:1]] == [NO_LOG_PROBS]:
         others = [entry for entry in named if entry[0].name != NO_LOG_PROBS]
-        summary += _of_other_rows(features, _ordered_causes(features, others, validity))
+        of_others = _ordered_causes(features, others, validity)
+        if case.trainer is not None and of_others:
+            rows = plural(features.validity.rows, "other row")
+            verb = "is" if features.validity.rows == 1 else "are"
+            summary += f" The {rows} alone {verb} {_verdict(case, of_others)}: {of_others[0].slug}."
     return Diagnosis(
         verdict=verdict,
         summary=summary,
@@ -526,15 +530,6 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
     if not causes or doubtful or case.trainer is None or len(case.tokens) < ENOUGH:
         return "inconclusive"
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
-
-
-def _of_other_rows(features: Features, causes: Sequence[NamedCause]) -> str:
-    """Say which verdict the rows without such values have; "" for one policy alone."""
-    if features.case.trainer is None or not causes:
-        return ""
-    rows = plural(features.validity.rows, "other row")
-    verb = "is" if features.validity.rows == 1 else "are"
-    return f" The {rows} alone {verb} {_verdict(features.case, causes)}: {causes[0].slug}."
 
 
 def _usefulness(features: Features, validity: Validity) -> str:

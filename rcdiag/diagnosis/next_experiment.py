@@ -11,6 +11,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, NEARLY_ALL, SHOWN
+from rcdiag.formats import listed
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.intervals import too_few
 
@@ -124,8 +125,7 @@ def next_after_experiments(
     again = f"{diagnose_again(case)} --model {quoted(model)}"
     tried = "".join(f" --checkpoint {quoted(name)}" for name in checkpoints)
     if not_run:
-        more = f" and {len(not_run) - SHOWN} more" if len(not_run) > SHOWN else ""
-        text = f"run what did not fit into the budget: {', '.join(not_run[:SHOWN])}{more}"
+        text = f"run what did not fit into the budget: {listed(not_run, SHOWN)}"
         return [Action(text=text, command=f"{again}{tried}")]
     if not _is_open(diagnosis.verdict, diagnosis.causes):
         return []

@@ -31,7 +31,7 @@ from rcdiag.diagnosis.thresholds import (
     TWICE,
 )
 from rcdiag.diagnosis.validity import LARGEST
-from rcdiag.formats import from_to
+from rcdiag.formats import from_to, listed
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -75,14 +75,18 @@ def over_steps(features: Features) -> OverSteps | None:
         return None
     moved = run.moved()
     onset = features.location.onset
-    cleared = [at for at in features.location.resets if _falls(run.series[0], at)]
+    series = run.series[0]
+    fall = series.scale[:-1] - series.scale[1:]
+    error = np.nan_to_num(np.hypot(series.error[:-1], series.error[1:]), posinf=0.0)
+    falls = np.flatnonzero(fall > LEAST_MOVED[series.name][0] + SURELY * error) + 1
+    cleared = [at for at in features.location.resets if at in falls]
     change = None if cleared else _decomposed_change(features.case, run.steps, run.k3, moved)
     says = _of_resets(run.steps, run.k3, cleared) if cleared else _says(run, onset, moved, change)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
         says = f"{AT_RATE_ZERO}: {says}"
     if len(run.lost):
-        named = ", ".join(map(str, run.lost[:SHOWN])) + ", ..." * (len(run.lost) > SHOWN)
-        says += f"; no row of step{'s' * (len(run.lost) > 1)} {named} can be used"
+        lost = listed(run.lost.tolist(), SHOWN)
+        says += f"; no row of step{'s' * (len(run.lost) > 1)} {lost} can be used"
     return OverSteps(
         says=says,
         large_from=None if onset is None else onset.step,
@@ -155,23 +159,14 @@ def _says(
     return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
 
 
-def _falls(series: StepSeries, at: int) -> bool:
-    """Tell whether a series falls at a step by more than its standard errors explain."""
-    error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
-    return bool(
-        series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + SURELY * error
-    )
-
-
 def _of_resets(steps: Counts, k3: Array, cleared: Sequence[int]) -> str:
     """Describe a mismatch that grows, falls back and grows anew."""
     first = cleared[0]
-    at = ", ".join(str(steps[one]) for one in cleared[:SHOWN])
-    more = ", ..." if len(cleared) > SHOWN else ""
+    at = listed([steps[one] for one in cleared], SHOWN)
     return (
         f"k3_kl grows from step {steps[0]} to {steps[first - 1]} "
         f"({from_to(k3[0], k3[first - 1])}), falls back at step"
-        f"{'s' * (len(cleared) > 1)} {at}{more}: a restart, empty cache or weight sync"
+        f"{'s' * (len(cleared) > 1)} {at}: a restart, empty cache or weight sync"
     )
 
 
@@ -364,7 +359,7 @@ def _sentence(
         return f"k3_kl grows from step {steps[_begins(drift)]} on ({from_to(small, large)})"
     some = _large(k3)
     if some is not None and not moved:
-        named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
+        named = listed(steps[some].tolist(), SHOWN)
         if len(some) == 1:
             return f"k3_kl spikes at step {named} only (of {len(steps)} steps)"
         verb = "is large" if 2 * len(some) > len(steps) else "spikes"

@@ -1,4 +1,4 @@
-"""The name under which plugins import the features of a table: see `rcdiag.diagnosis.features`."""
+"""The earlier name of the features of a table, which plugins may import: `Features` is the same."""
 
 from __future__ import annotations
 

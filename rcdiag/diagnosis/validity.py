@@ -204,7 +204,7 @@ class Validity(Struct, frozen=True, dict=True):
             return f"fewer than {FEWEST_ROWS} rows do not tell which distribution sampled"
         if self.answer == INVALID and self.lacks_support:
             return (
-                "below 1: the recorded distribution lacks tokens of the trainer's, or did not sample"
+                "below 1: the record lacks tokens of the trainer's distribution, or did not sample"
             )
         if self.answer == INVALID:
             return "not 1: the recorded distribution is not the one that sampled"

@@ -34,8 +34,8 @@ from rcdiag.diagnosis.judge import (
 from rcdiag.diagnosis.thresholds import HALF, LISTED, PART
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
-# Umbrella -> the causes that it stands for.
-STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
+# Umbrella -> the narrower causes, one of which it is.
+NARROWER_CAUSES = {"truncated-law": KEPT_SET_SLUGS}
 # Cause from experiments -> its special case that only the table can name: experiments find which
 # weights sampled, the table shows how they lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
@@ -92,8 +92,8 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
         for entry in table
         if entry[0].stage in EXCLUSIVE_STAGES
         and entry[0].name not in NOTHING_WRONG
-        # An umbrella is refuted where all causes that it stands for are refuted.
-        and not set(STANDS_FOR.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
+        # An umbrella is refuted where all its narrower causes are refuted.
+        and not set(NARROWER_CAUSES.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
     ]
     tried = _confirmed(tried, left)
     left = [entry for entry in left if entry[0].name not in {cause.name for cause, _ in tried}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -231,7 +231,12 @@ def _score_policy(
             folder=folder,
             weights=plan.facts[spec.name].fingerprint,
         )
-        parts = _parts(plan, missing, backend.reads(spec))
+        names = columns_needed(plan.dump.schema.names, (), prompts=True)
+        chunks = read_chunks(plan.dump, list(missing.values()), [*names, *backend.reads(spec)])
+        parts = (
+            TablePart(name=name, rows=decode(chunk))
+            for name, chunk in zip(missing, chunks, strict=True)
+        )
 
         def keep(part: TablePart, scored: ScoredPart) -> None:
             write_part(folder / part.name, spec, part.rows, scored)
@@ -243,16 +248,6 @@ def _score_policy(
     if differs := engine_differences(facts_of(abouts)):
         say(f"{spec.name} was scored by {differs}: last digits differ between them")
     return abouts
-
-
-def _parts(
-    plan: ScoringPlan, missing: Mapping[str, RowRange], lists: Sequence[str]
-) -> Iterator[TablePart]:
-    """Yield the parts in order, with the columns that the engine reads."""
-    names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
-    chunks = read_chunks(plan.dump, list(missing.values()), names)
-    for name, chunk in zip(missing, chunks, strict=True):
-        yield TablePart(name=name, rows=decode(chunk))
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:

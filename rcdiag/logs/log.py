@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
-from rcdiag.formats import plural
+from rcdiag.formats import listed, plural
 from rcdiag.table.sources import unpacked
 
 # Keys of the training step, in lower case. `_step` comes last: W&B counts its rows with it, while
@@ -192,10 +192,8 @@ class NoNumbersError(RcdiagError):
 
 
 def _listed(lines: Sequence[int]) -> str:
-    """Name lines: `line 23`, or `lines 3, 4, 9, ...`."""
-    named = ", ".join(str(number) for number in lines[:SHOWN_LINES])
-    more = ", ..." if len(lines) > SHOWN_LINES else ""
-    return f"{'line' if len(lines) == 1 else 'lines'} {named}{more}"
+    """Name lines: `line 23`, or `lines 3, 4, 9 and 12 more`."""
+    return f"{'line' if len(lines) == 1 else 'lines'} {listed(lines, SHOWN_LINES)}"
 
 
 def log_of(path: Path, format: str, records: Iterable[Record], step_key: str | None = None) -> Log:
@@ -241,7 +239,7 @@ def log_of(path: Path, format: str, records: Iterable[Record], step_key: str | N
             "ids and log-probs",
         )
     if step_key is not None and all(log.counted or list(log.rows) == [None] for log in logs):
-        keys = ", ".join(list(dict.fromkeys(key for log in logs for key in log.keys))[:SHOWN_KEYS])
+        keys = listed(list(dict.fromkeys(key for log in logs for key in log.keys)), SHOWN_KEYS)
         raise RcdiagError(
             f"{path}: no row has a whole number under {step_key!r}, the key of the step",
             hint=f"it has {keys}",

@@ -19,6 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import listed
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
@@ -230,10 +231,9 @@ class Table:
         return columns.policies_in(self.schema.names)
 
     def __repr__(self) -> str:
-        others = len(self.sources) - 1
-        more = f" and {others} more files" if others else ""
+        files = listed([source.name for source in self.sources])
         lines = [
-            f"Table of {self.num_rows:,} rows: {self.name}{more}",
+            f"Table of {self.num_rows:,} rows: {files}",
             f"  policies: {', '.join(self.policies) or 'none'}",
             f"  columns:  {', '.join(self.columns)}",
         ]

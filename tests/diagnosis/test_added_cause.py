@@ -10,6 +10,7 @@ import pytest
 from rcdiag.diagnosis.causes.cause import CAUSES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.cause_words import CauseWords
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.signs import Signs
 from rcdiag.glossary import explain, names
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
@@ -89,3 +90,7 @@ def test_it_is_explained(added):
 def test_an_unknown_stage_is_refused():
     with pytest.raises(ValueError, match="stage 'law' of first-token-constant: one of storage"):
         Cause(words=CONSTANT.words, stage="law", weigh=CONSTANT.weigh)
+
+
+def test_plugins_may_import_the_features_by_their_earlier_name():
+    assert Signs is Features

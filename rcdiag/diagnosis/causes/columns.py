@@ -54,18 +54,14 @@ def by_column(
             found = replace(found, side=found.side or side_of(features, policy), policy=policy)
             if found.repaired is None or found.repaired.log_probs is not features.case.log_probs:
                 return joined or found
-            joined = found if joined is None else _with_tokens_of(joined, found, features.case)
+            if joined is not None and joined.repaired is not None:
+                # The repair masks out the tokens of both columns.
+                of_found = features.case.mask & ~found.repaired.mask
+                found = of_both_columns(joined, found, joined.repaired.without_values(of_found))
+            joined = found
         return joined
 
     return weigh_pair
-
-
-def _with_tokens_of(first: Suspicion, second: Suspicion, case: Case) -> Suspicion:
-    """Join the suspicions of two columns; the repair masks out the tokens of both."""
-    assert first.repaired is not None
-    assert second.repaired is not None
-    repaired = first.repaired.without_values(case.mask & ~second.repaired.mask)
-    return of_both_columns(first, second, repaired)
 
 
 def of_both_columns(first: Suspicion, second: Suspicion, repaired: Case | None) -> Suspicion:

@@ -5,6 +5,9 @@ If no narrower cause fits, it is `forwards-differ`: two passes that differ witho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import (
@@ -36,7 +39,6 @@ from rcdiag.diagnosis.features import (
     LogRatios,
 )
 from rcdiag.diagnosis.features.declared import QUANTISED
-from rcdiag.diagnosis.features.few_places import FewPlaces
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     COARSE,
@@ -52,86 +54,58 @@ from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import listed, plural, rough, share_of
 
 
+class Pattern(NamedTuple):
+    """Where two passes differ, as the end of a sentence, and what may be the cause."""
+
+    where: str
+    possible: Sequence[str]  # slugs
+    verdict: str | None = None  # None: the verdict that the cause has anywhere
+
+
 def _forwards_differ(features: Features) -> Suspicion | None:
-    log_ratios, validity = features.log_ratios, features.validity
     if is_engine_noise(features):
         return None
-    at_rounding = _share_of_rows_at_rounding(features)
-    other_tokens = below_a_uniform_guess(features.case.tokens)
-    turns, resets = features.by_turn.outliers, features.location.resets
-    verdict = None
-    if other_tokens.any():
-        verdict = "broken"
-        where = (
-            f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{features.case.trainer}` "
-            "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
-            "tokens in another context"
-        )
-        possible = [
+    rms, validity = features.log_ratios.rms, features.validity
+    looks = (
+        _other_tokens,
+        _at_few_places,
+        _not_sampled,
+        _in_some_rows,
+        _in_some_turns,
+        _until_resets,
+    )
+    found = (pattern for look in looks if (pattern := look(features)) is not None)
+    where, possible, verdict = next(found, None) or _without_pattern(features)
+    explained = validity.answer == INVALID or verdict == "broken"  # not by weights that lag
+    behind = "" if explained else one_behind(features)
+    if behind and "stale-weights" not in possible:
+        possible = ["stale-weights", *possible]
+    return Suspicion(
+        confidence=CLEAR if rms > LARGE_MISMATCH else WEAK,
+        message=f"The two forward passes differ ({rms:.2g} nats rms){where}.{behind}",
+        evidence=[fact("rms log-ratio", "not rounding alone", rms=rms), validity.evidence],
+        also_possible=list(possible),
+        verdict=verdict,
+    )
+
+
+def _other_tokens(features: Features) -> Pattern | None:
+    """Look for rows whose tokens the trainer finds less likely than a uniform guess would."""
+    rows = below_a_uniform_guess(features.case.tokens)
+    if not rows.any():
+        return None
+    return Pattern(
+        f"; in {int(rows.sum())} of {len(rows)} rows `{features.case.trainer}` gives the tokens "
+        "less than a uniform guess would: it scored other tokens, or the same tokens in another "
+        "context",
+        (
             "retokenised",
             "context-differs",
             "special-token-ids",
             "prompt-truncated",
             "logits-not-shifted",
-        ]
-    elif features.few_places is not None:
-        where, possible = _at_few_places(features, features.few_places)
-        # How many more such tokens or rows there are is unknown.
-        open_yet = validity.answer != INVALID and (features.at_few_tokens or validity.few)
-        verdict = "inconclusive" if open_yet else None
-    elif validity.answer == INVALID:
-        where, possible = _not_sampled(features)
-    elif at_rounding is not None:
-        where = (
-            f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
-            "packing, padding, a cache, a prompt limit, a few token ids, or text that was encoded "
-            "again"
-        )
-        possible = [
-            *("replica-unsynced", "packing-leak", "retokenised", "context-differs"),
-            *("prompt-truncated", "special-token-ids"),
-        ]
-    elif len(turns):
-        apart, of_turns = np.isin(features.by_turn.number, turns), features.by_turn.rms
-        where = (
-            f" most in turn {', '.join(map(str, turns))} of the responses: "
-            f"{of_turns[apart].max():.2g} nats rms in the median row, other turns "
-            f"{of_turns[~apart].max():.2g}"
-        )
-        possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
-    elif resets:
-        where = (
-            f", more at every step until a reset ({len(resets)} in all), as errors that accumulate "
-        )
-        lag = lags(features.case)
-        if lag is not None and np.ptp(lag) == 0.0:
-            where += (
-                "in a cache do: `step` minus `policy_version` is the same in every row, so that no "
-                "weight sync is late"
-            )
-            possible = ["prefix-cache-stale"]
-        else:
-            where += "in a cache, or between weight syncs, do"
-            possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
-    else:
-        where = _beside_rounding(features)
-        possible = ["weights-differ", "context-differs", "quantised-weights"]
-        # A fault of single rows or ids, too few here for its own test.
-        found = structures(features)
-        possible += ["prompt-truncated"] if SOME_ROWS in found else []
-        possible += ["special-token-ids", "logit-bias"] if log_ratios.tail_share > PART else []
-    behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
-    if behind and "stale-weights" not in possible:
-        possible = ["stale-weights", *possible]
-    return Suspicion(
-        confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
-        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.{behind}",
-        evidence=[
-            fact("rms log-ratio", "not rounding alone", rms=log_ratios.rms),
-            validity.evidence,
-        ],
-        also_possible=possible,
-        verdict=verdict,
+        ),
+        "broken",
     )
 
 
@@ -149,8 +123,14 @@ def of_few_tokens(features: Features) -> tuple[str, Suspicion]:
     )
 
 
-def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
+def _at_few_places(features: Features) -> Pattern | None:
     """Name the tokens or rows that hold most squared log-ratios, where the others are rounding."""
+    few, invalid = features.few_places, features.validity.answer == INVALID
+    if few is None:
+        return None
+    # How many more such tokens or rows there are is unknown.
+    open_yet = not invalid and (features.at_few_tokens or features.validity.few)
+    verdict = "inconclusive" if open_yet else None
     case, tokens, first = features.case, features.case.tokens, int(few.places[0])
     count = len(few.places)
     held = (
@@ -158,23 +138,33 @@ def _at_few_places(features: Features, few: FewPlaces) -> tuple[str, list[str]]:
         f"and all others agree to rounding ({few.rms_of_others:.2g} nats rms)"
     )
     if few.of_rows:
-        rows = listed([str(row) for row in case.row[few.places]], SHOWN)
+        rows = listed(case.row[few.places].tolist(), SHOWN)
         prompts = f" (all of {plural(few.prompts, 'prompt')})" if few.prompts else ""
         where = (
             f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}; compare the ids, "
             "weights and temperature that both sides had there"
         )
         possible = ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
-        if features.validity.answer == INVALID:
-            return where, [*possible, "temperature-raw-recorded", "draft-recorded"]
-        return where, [*possible, "stale-weights", "trainer-without-temperature"]
+        of_sampler = ("temperature-raw-recorded", "draft-recorded")
+        of_trainer = ("stale-weights", "trainer-without-temperature")
+        return Pattern(where, [*possible, *(of_sampler if invalid else of_trainer)], verdict)
     where = (
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
         f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "
         f"is {tokens.sampler[first]:.3g} and `{case.trainer}` {tokens.trainer[first]:.3g}: {held}; "
         "score that row again on both sides: the value that changes is the wrong one"
     )
-    return where, ["sentinel", "special-token-ids", "moe-routing"]
+    return Pattern(where, ["sentinel", "special-token-ids", "moe-routing"], verdict)
+
+
+def _without_pattern(features: Features) -> Pattern:
+    """Describe a difference by its size; its structures may be those of single rows or ids."""
+    possible = ["weights-differ", "context-differs", "quantised-weights"]
+    # A fault of single rows or ids, too few here for its own test.
+    possible += ["prompt-truncated"] if SOME_ROWS in structures(features) else []
+    if features.log_ratios.tail_share > PART:
+        possible += ["special-token-ids", "logit-bias"]
+    return Pattern(_beside_rounding(features), possible)
 
 
 def _beside_rounding(features: Features) -> str:
@@ -199,25 +189,27 @@ def _beside_rounding(features: Features) -> str:
     return f"{expected}, and the table does not show why: {why}"
 
 
-def _not_sampled(features: Features) -> tuple[str, list[str]]:
+def _not_sampled(features: Features) -> Pattern | None:
     """Describe the difference where the recorded distribution did not sample (INVALID).
 
     A trainer's distribution sums to 1 whatever its weights, precision, context and function, so
     that E[ratio] would be 1 if the recorded distribution had sampled.
     """
+    if features.validity.answer != INVALID:
+        return None
     if (ids := _ids_apart(features.log_ratios)) is not None:
-        return (
+        return Pattern(
             f" at token ids {ids} alone, by the same amount in all contexts: a bias on their "
             "logits, or the trainer knows other tokens by these ids",
             ["logit-bias", "special-token-ids", "vocab-shard-wrong"],
         )
     if features.validity.lacks_support:
-        return (
+        return Pattern(
             ": the sampler could not take all tokens of the trainer's distribution, or the "
             "trainer's probabilities do not sum to 1",
             ["truncated-law", "penalty", "vocabulary-padding"],
         )
-    return (
+    return Pattern(
         ": the recorded log-probs are of another distribution, or the trainer's probabilities do "
         "not sum to 1",
         ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
@@ -235,14 +227,54 @@ def _ids_apart(log_ratios: LogRatios) -> str | None:
     return ", ".join(map(str, ids[apart])) if held and apart.sum() <= MOST_IDS else None
 
 
-def _share_of_rows_at_rounding(features: Features) -> float | None:
-    """Return the share of rows that agree to rounding where all others differ a lot, else None."""
+def _in_some_rows(features: Features) -> Pattern | None:
+    """Look for rows that agree to rounding while all others differ a lot."""
     rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
     at_rounding = float(np.mean(rms < ENGINE_NOISE))
     large = float(np.mean(rms > MUCH_LARGER * LARGE_MISMATCH))
-    two_kinds = min(at_rounding, large) > PART and at_rounding + large > MOST
-    return at_rounding if two_kinds else None
+    if not (min(at_rounding, large) > PART and at_rounding + large > MOST):
+        return None
+    return Pattern(
+        f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
+        "packing, padding, a cache, a prompt limit, a few token ids, or text that was encoded "
+        "again",
+        (
+            *("replica-unsynced", "packing-leak", "retokenised", "context-differs"),
+            *("prompt-truncated", "special-token-ids"),
+        ),
+    )
+
+
+def _in_some_turns(features: Features) -> Pattern | None:
+    """Look for turns of the responses that differ more than the other turns."""
+    turns, rms = features.by_turn.outliers, features.by_turn.rms
+    if not len(turns):
+        return None
+    apart = np.isin(features.by_turn.number, turns)
+    return Pattern(
+        f" most in turn {', '.join(map(str, turns))} of the responses: "
+        f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}",
+        ("context-differs", "context-stripped", "retokenised", "prefix-cache-stale"),
+    )
+
+
+def _until_resets(features: Features) -> Pattern | None:
+    """Look for a mismatch that grows over the steps until something resets it."""
+    resets, lag = features.location.resets, lags(features.case)
+    if not resets:
+        return None
+    grows = f", more at every step until a reset ({len(resets)} in all), as errors that accumulate "
+    if lag is not None and np.ptp(lag) == 0.0:
+        return Pattern(
+            f"{grows}in a cache do: `step` minus `policy_version` is the same in every row, so "
+            "that no weight sync is late",
+            ("prefix-cache-stale",),
+        )
+    return Pattern(
+        f"{grows}in a cache, or between weight syncs, do",
+        ("prefix-cache-stale", "stale-weights", "weights-differ"),
+    )
 
 
 def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:

@@ -244,26 +244,20 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
 def _ends_at(last: int, tokens: PairTokens, strong: np.ndarray) -> bool:
     """Tell whether the end token seems to be banned up to a position, as with min-tokens.
 
-    `strong` flags the tokens in place of a banned one, the last of them at position `last`. There
-    are tokens beyond it, which are not affected. Responses share an end token, which hardly ever
-    stands before that position.
+    `strong` flags the tokens in place of a banned one, the last of them at position `last`. They
+    stop there, long before responses do. Responses share an end token, which hardly ever stands
+    before that position.
     """
-    if not float(np.mean(tokens.position > last)) > FEW or not _stops_at_a_position(tokens, strong):
+    places = np.sort(tokens.position[strong])
+    if not float(np.mean(tokens.position > last)) > FEW or len(places) < FEWEST:
+        return False
+    after = tokens.position > places[int((1 - FEW) * (len(places) - 1))]
+    if not MANY_TIMES * strong[after].mean() < strong[~after].mean():
         return False
     ends = tokens.token_id[np.append(np.diff(tokens.owner) != 0, True)]
     end = np.bincount(ends).argmax()
     at_end = tokens.position[tokens.token_id == end]
     return np.sum(ends == end) >= FEWEST and bool(np.mean(at_end < NEARLY_ALL * last) <= FEW)
-
-
-def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
-    """Tell whether strong log-ratios end at a position long before responses do."""
-    places = np.sort(tokens.position[strong])
-    if len(places) < FEWEST:
-        return False
-    edge = places[int((1 - FEW) * (len(places) - 1))]
-    after = tokens.position > edge
-    return bool(MANY_TIMES * strong[after].mean() < strong[~after].mean())
 
 
 KEPT_SETS = (

@@ -28,9 +28,11 @@ from rcdiag.diagnosis.thresholds import (
     NEARLY_ALL,
     PART,
     RARE,
+    SHOWN,
     SLIGHT,
     UNSURE,
 )
+from rcdiag.formats import listed
 
 
 def tool_spans(case: Case) -> Flags | None:
@@ -348,9 +350,8 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > LARGE:
         return None
-    named_ids, more = ids[foreign][:4], int(foreign.sum()) - 4
-    text = ", ".join(map(str, named_ids)) + (f" and {more} more" if more > 0 else "")
-    which = f"Token ids {text} occur" if len(named_ids) > 1 else f"Token id {text} occurs"
+    text = listed(ids[foreign].tolist(), SHOWN)
+    which = f"Token ids {text} occur" if foreign.sum() > 1 else f"Token id {text} occurs"
     return _unmasked(
         features,
         named,

@@ -85,22 +85,17 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
 def _similar_sizes(values: Array, other: Array) -> bool:
     """Tell whether values have the sizes of another policy's log-probs; True without another one.
 
-    Quantiles are compared, because the values may belong to other tokens (shifted or swapped), and
-    how far they are from the median: entropies of a model that is always unsure are as large as its
-    surprisals, but vary much less.
+    Low quantiles are compared, because the values may belong to other tokens (shifted or swapped),
+    and how far they are from the median: entropies of a model that is always unsure are as large as
+    its surprisals, but vary much less.
     """
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
     if not all(len(part) for part in every):
         return not len(every[1])
-    sizes, others = (_sizes(part) for part in every)
-    return bool(np.abs(sizes - others).max() < TWICE)
-
-
-def _sizes(values: Array) -> Array:
-    """Return logs of the sizes of low quantiles, and of their distances from the median."""
-    low, median = np.quantile(values, ODDS), np.median(values)
-    sizes: Array = np.log(np.maximum(np.concatenate([-low, median - low]), EQUAL))
-    return sizes
+    low = np.array([np.quantile(part, ODDS) for part in every])
+    median = np.array([[np.median(part)] for part in every])
+    sizes = np.log(np.maximum(np.concatenate([-low, median - low], axis=1), EQUAL))
+    return bool(np.abs(sizes[0] - sizes[1]).max() < TWICE)
 
 
 @by_column

@@ -6,9 +6,8 @@ import re
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags, rms
+from rcdiag.diagnosis.case import Array, Case, Counts, rms
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -46,6 +45,8 @@ EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
 # If a draft model's log-probs were recorded, E[1 / ratio] is 1 up to the noise of the draft's
 # engine: its z is at most this part of the z of E[ratio].
 BY_NOISE = 0.4
+# The step that the name of weights ends with, as `ckpt/step_40`.
+STEP_OF_WEIGHTS = re.compile(r"(?:step|iter|checkpoint|ckpt)[_-]?(\d+)/?$")
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -75,12 +76,13 @@ def _declared_weights(features: Features) -> Suspicion | None:
 def older_trainer(features: Features) -> Suspicion | None:
     """Look for a trainer's column whose weights are of an earlier step than the sampler's."""
     declared = features.declared
-    steps = [_step_of(side.model) for side in (declared.sampler, declared.trainer)]
-    if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE or None in steps:
+    if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE:
+        return None
+    names = [side.model or "" for side in (declared.sampler, declared.trainer)]
+    steps = [int(found[1]) for name in names if (found := STEP_OF_WEIGHTS.search(name))]
+    if len(steps) < 2 or steps[1] >= steps[0]:
         return None
     sampler, trainer = steps
-    if sampler is None or trainer is None or trainer >= sampler:
-        return None
     return Suspicion(
         confidence=CLEAR,
         message=f"`{features.case.trainer}` was scored with {_model(declared.trainer.model)}, "
@@ -96,12 +98,6 @@ def older_trainer(features: Features) -> Suspicion | None:
         ],
         also_possible=["stale-weights"],
     )
-
-
-def _step_of(model: str | None) -> int | None:
-    """Return the step that the name of weights ends with, as `ckpt/step_40`; None without one."""
-    found = re.search(r"(?:step|iter|checkpoint|ckpt)[_-]?(\d+)/?$", model or "")
-    return None if found is None else int(found[1])
 
 
 def _stale_weights(features: Features) -> Suspicion | None:
@@ -463,7 +459,10 @@ def old_after_update(features: Features) -> Suspicion | None:
         return None
     known = np.isfinite(advantage) & (tokens.per_row > 0)
     mean = tokens.row_sums(features.log_ratios.values)[known] / tokens.per_row[known]
-    group = _groups(features.case.facts.group, known)
+    group, declared = np.zeros(len(mean), np.int64), features.case.facts.group
+    if declared is not None:
+        ids, of_row = np.unique(declared[known], return_inverse=True)
+        group = of_row if len(ids) < len(mean) else group  # else no two rows share a prompt
     r, t = _follows(_centred(mean, group), _centred(advantage[known], group))
     if r < HALF or t < SURELY:
         return None
@@ -477,15 +476,6 @@ def old_after_update(features: Features) -> Suspicion | None:
         ],
         also_possible=["stale-weights"],
     )
-
-
-def _groups(group: NDArray[np.uint64] | None, known: Flags) -> Counts:
-    """Return the index of each row's prompt group; one group of all rows if none share a prompt."""
-    rows = int(known.sum())
-    if group is None:
-        return np.zeros(rows, np.int64)
-    names, number = np.unique(group[known], return_inverse=True)
-    return number if len(names) < rows else np.zeros(rows, np.int64)
 
 
 def _centred(values: Array, group: Counts) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.errors import setting
-from rcdiag.formats import plural
+from rcdiag.formats import listed, plural
 from rcdiag.results import LogComparison
 
 EXAMPLE = "rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl"
@@ -30,10 +30,9 @@ def _differs(given: CheckInput) -> Iterator[Observation]:
         return
     count, keys = len(comparison.unexplained), len(comparison.keys)
     names = list(dict.fromkeys(one.key for one in comparison.unexplained))
-    some = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
     yield Observation(
         message=f"{_beside(comparison)}: {count} of {plural(keys, 'number')} differ without a "
-        f"known reason: {some}",
+        f"known reason: {listed(names, SHOWN)}",
         evidence={"keys": names, "numbers": count, "compared": keys},
     )
 

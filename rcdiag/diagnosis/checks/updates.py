@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
 from rcdiag.diagnosis.thresholds import SHOWN
-from rcdiag.formats import plural
+from rcdiag.formats import listed, plural
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def _safe_ones(result: ScoreResult | ReplayResult, levels: Mapping[str, str | No
     safe = [name for name, level in levels.items() if level == "ok"]
     if not safe:
         return f"reduce the mismatch: no preset of this {result.kind} passes the health rules"
-    named = ", ".join(safe[:SHOWN])
-    more = f" and {len(safe) - SHOWN} more" if len(safe) > SHOWN else ""
-    return f"use one with health ok ({named}{more}), or reduce the mismatch"
+    return f"use one with health ok ({listed(safe, SHOWN)}), or reduce the mismatch"
 
 
 UNSAFE_UPDATE = Check(

@@ -40,6 +40,7 @@ from rcdiag.diagnosis.logged.over_steps import (
 )
 from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
+<<<<<<< HEAD
 from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST_ROWS,
@@ -48,7 +49,11 @@ from rcdiag.diagnosis.thresholds import (
     SHOWN,
     SURELY,
 )
-from rcdiag.formats import from_to
+from rcdiag.formats import from_to, listed
+=======
+from rcdiag.diagnosis.thresholds import SHOWN
+from rcdiag.formats import from_to, listed
+>>>>>>> f2-untested
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -152,16 +157,12 @@ def _in_few_steps(window: Window) -> tuple[Window, Found] | None:
     if not len(steps) or (found := found_in(few)) is None:
         return None
     if len(steps) > 1:
-        where = f"In {len(steps)} of {len(window.steps)} steps ({_listed(steps)})"
+        named = listed(steps.tolist(), SHOWN)
+        where = f"In {len(steps)} of {len(window.steps)} steps ({named})"
         return few, replace(found, message=f"{where}: {found.message}")
     last = " It is the last step: one more would tell." if steps[0] == window.run.steps[-1] else ""
     message = f"In step {steps[0]} alone: {found.message}{last}"
     return few, replace(found, message=message, verdict="inconclusive")
-
-
-def _listed(steps: Counts) -> str:
-    shown = ", ".join(map(str, steps[:SHOWN]))
-    return shown if len(steps) <= SHOWN else f"{shown}, ..."
 
 
 def _moved(change: Change) -> MovedNumber:

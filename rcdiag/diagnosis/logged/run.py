@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import files
 
@@ -134,9 +134,12 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
         called = _quantity_called(name_of_quantity, key).name
         if key in log.keys:
             given[called] = key
+    spelled = {key: _spellings(key) for key in log.keys}
     series = {}
     for quantity in QUANTITIES.values():
-        found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
+        known = (*quantity.keys, *quantity.negated)
+        in_log = (key for one in known for key, names in spelled.items() if one in names)
+        found = given.get(quantity.name) or next(in_log, None)
         if found is not None and len((one := _series(quantity, found, log)).steps):
             series[quantity.name] = one
     if "rejected" not in series and {"rejected_count", "kept_count"} <= series.keys():
@@ -165,16 +168,6 @@ def _quantity_called(name: str, key: str) -> Quantity:
         f"{setting('keys', f'{name}={key}', '--key')}: no quantity of logs",
         hint="one of " + ", ".join(QUANTITIES),
     )
-
-
-def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
-    """Return the log's key for a quantity, or None."""
-    spelled = {key: _spellings(key) for key in keys}
-    for known in (*quantity.keys, *quantity.negated):
-        for key in keys:
-            if known in spelled[key]:
-                return key
-    return None
 
 
 def _spellings(key: str) -> set[str]:

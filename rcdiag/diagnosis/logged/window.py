@@ -169,18 +169,17 @@ class Window(Struct, frozen=True, dict=True):
 
     @property
     def key_of_k1(self) -> str:
-        """Return the key, or the formula of keys, that k1 is taken from."""
+        """Return the key, or the formula of keys, that k1 is taken from.
+
+        Of two keys with the other sign, which begin with a minus, `-a - -b` is written `b - a`.
+        """
         for names in OF_K1:
             if self.estimate(*names) is not None:
-                return self._difference_of_keys(*names)
+                keys = [self.key(name) for name in names]
+                if len(keys) == 2 and all(key.startswith("-") for key in keys):
+                    keys = [keys[1][1:], keys[0][1:]]
+                return " - ".join(keys)
         return f"{self.key('k3')} - {self.key('ratio_mean')} + 1"
-
-    def _difference_of_keys(self, first: str, *second: str) -> str:
-        """Return `a - b`; of two keys with the other sign, which begin with a minus, `b - a`."""
-        keys = [self.key(name) for name in (first, *second)]
-        if len(keys) == 2 and all(key.startswith("-") for key in keys):
-            keys = [keys[1][1:], keys[0][1:]]
-        return " - ".join(keys)
 
     @property
     def key_of_size(self) -> str:

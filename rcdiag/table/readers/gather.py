@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import listed
 from rcdiag.table.arrow import (
     BITS,
     FLOATS,
@@ -55,8 +56,7 @@ def gathering(
                 found = True
                 yield rows
         if not found and without_rows:
-            more = f" (and {len(dump.files) - 1} more files)" if len(dump.files) > 1 else ""
-            raise RcdiagError(f"{dump.files[0]}{more}: {without_rows}", hint=hint)
+            raise RcdiagError(f"{listed(dump.files)}: {without_rows}", hint=hint)
 
     return read
 

@@ -68,7 +68,9 @@ def chosen_update(
     options of their own.
     """
     rules = plan.trainer.update
-    file = _loss_of_file(plan, loss)
+    file = LossChoice() if plan.document is None else plan.trainer.config.loss(plan.document)
+    if file.refused and loss is None:
+        raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
     name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
     own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
@@ -102,16 +104,6 @@ def chosen_update(
     return TrainerUpdate(
         plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline
     )
-
-
-def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
-    """Read the loss from the trainer's configuration; an empty choice without a file."""
-    if plan.document is None:
-        return LossChoice()
-    file = plan.trainer.config.loss(plan.document)
-    if file.refused and loss is None:
-        raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
-    return file
 
 
 def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:

@@ -78,7 +78,11 @@ def replay_with_model(
         steps=_over_steps(replay, dump, recorded, say),
     )
     if training.save is not None:
-        _save(replay, trainee)
+        if training.steps == 1:  # several steps leave the model after the only preset's update
+            (name,) = update.plan.corrections
+            trainee.restore()
+            train(replay, name)
+        trainee.save(training.save)
     return result
 
 
@@ -130,16 +134,6 @@ def _checked(
 
 def _where(dump: Table, numbers: Sequence[int], row: int) -> str:
     return dump.where(numbers[row])
-
-
-def _save(replay: ModelReplay, trainee: Trainee) -> None:
-    """Save the model after the update of its only preset; several steps have left it there."""
-    assert replay.training.save is not None
-    (name,) = replay.update.plan.corrections
-    if replay.training.steps == 1:
-        trainee.restore()
-        train(replay, name)
-    trainee.save(replay.training.save)
 
 
 def _over_steps(replay: ModelReplay, dump: Table, roles: Roles, say: Progress) -> list[ReplayStep]:

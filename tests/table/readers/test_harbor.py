@@ -133,7 +133,7 @@ def test_a_folder_of_jobs(tmp_path):
 def test_results_without_details_are_refused(tmp_path):
     files = [written(tmp_path, trial(), f"{place}/result.json") for place in range(2)]
     text = refusal(HARBOR, *files)
-    assert "(and 1 more files): results of Harbor's trials" in text
+    assert " and 1 more: results of Harbor's trials" in text
     nothing = trial(agent_result={"rollout_details": None})
     assert "none has rollout_details" in refusal(HARBOR, written(tmp_path, nothing))
 

@@ -50,13 +50,18 @@ def identical(window: Window) -> Found | None:
 def other_forward(window: Window) -> Found | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
-    names = [name for name in SIZES if window.number(name) is not None]
     if rms is not None and rms >= ENGINE:
+        names = [name for name in SIZES if window.number(name) is not None]
         size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
-    elif names := _unlike_rounding(window):
-        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
     else:
-        return None
+        names = [
+            name
+            for name in OF_ENGINE
+            if (value := window.number(name)) is not None and beyond_rounding(name, value)
+        ]
+        if not names:
+            return None
+        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     near = known and is_near_1(window)
@@ -103,15 +108,6 @@ def other_forward(window: Window) -> Found | None:
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
     )
-
-
-def _unlike_rounding(window: Window) -> list[str]:
-    """Return the quantities of probabilities that are further off than rounding brings them."""
-    return [
-        name
-        for name in OF_ENGINE
-        if (value := window.number(name)) is not None and beyond_rounding(name, value)
-    ]
 
 
 def beyond_rounding(name: str, value: float) -> bool:
