@@ -40,7 +40,6 @@ from rcdiag.diagnosis.logged.over_steps import (
 )
 from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
-<<<<<<< HEAD
 from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST_ROWS,
@@ -50,10 +49,6 @@ from rcdiag.diagnosis.thresholds import (
     SURELY,
 )
 from rcdiag.formats import from_to, listed
-=======
-from rcdiag.diagnosis.thresholds import SHOWN
-from rcdiag.formats import from_to, listed
->>>>>>> f2-untested
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,

@@ -11,11 +11,7 @@ from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
-<<<<<<< HEAD
 from rcdiag.diagnosis.thresholds import HALF, SHOWN
-=======
-from rcdiag.diagnosis.thresholds import SHOWN
->>>>>>> f2-untested
 from rcdiag.formats import from_to, plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
@@ -29,10 +25,6 @@ LEFT = 0.25
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 # What the update logs of its own ratio, current/old: in bypass mode the old policy is the sampler.
 OF_UPDATE = ("ppo_kl", "clip_fraction")
-<<<<<<< HEAD
-=======
-SHOWN = 8  # single steps that a sentence lists
->>>>>>> f2-untested
 
 
 def of_period(run: LoggedRun) -> Counts:
