@@ -352,7 +352,7 @@ def test_column_names_of_another_trainer_hint_at_its_presets(tmp_path, rcdiag):
     assert note.message.startswith("the column names are from trl, the presets are those of verl-")
     chosen = api.score(path, trainer="trl").findings
     assert "trainer-not-chosen" not in [one.slug for one in chosen]
-    screen = " ".join(rcdiag("score", path).out.split())
+    screen = " ".join(rcdiag("score", path, "-v").out.split())
     assert f"recognised {', '.join(f'`{name}`' for name in names)} by name" in screen
 
 

@@ -172,7 +172,7 @@ def test_the_rows_of_one_prompt_are_named_and_their_cause_is_open() -> None:
     case = made(law, noisy(0.01), law, rows=256, length=LENGTH, group_of=8)
     diagnosis = judged(case)
     assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
-    assert ", most in rows 40, 41, 42 and 5 more (all of 1 prompt): they hold 9" in (
+    assert ", most in rows 40, 41, 42, 43 and 4 more (all of 1 prompt): they hold 9" in (
         diagnosis.summary
     )
     assert diagnosis.summary.endswith(" of 256 sequences, which depends on a few rows.")

@@ -14,9 +14,8 @@ from rcdiag.diagnosis.case import Case, joined_cases
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.features import Features, rescored_policies
-from rcdiag.diagnosis.features.alignment import Alignment
+from rcdiag.diagnosis.features.alignment import LEAST_COMPARED, Alignment
 from rcdiag.diagnosis.judge import verdict_of_cause
-from rcdiag.diagnosis.thresholds import FEWEST_OF_ROW
 from rcdiag.diagnosis.validity import UNKNOWN
 from tests.diagnosis.tables import (
     END,
@@ -758,7 +757,7 @@ def test_a_low_temperature_and_a_kept_set_have_low_confidence_without_evidence()
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 def test_exchanged_rows_are_found_beside_rows_too_short_to_match(policy):
     case = swapped(HONEST, policy, 3)
-    short = made(length=FEWEST_OF_ROW - 1, seed=2)
+    short = made(length=LEAST_COMPARED - 1, seed=2)
     mixed = joined_cases([short, case, short])
     alone, places = Alignment(case).best_row, np.arange(len(mixed.lengths))
     assert (alone != EVERY).sum() == 6

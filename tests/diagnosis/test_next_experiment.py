@@ -69,9 +69,12 @@ def test_experiments_that_ran_out_of_time_are_advised_with_the_same_checkpoints(
         "correctable",
         cause("fp8-weights", 0.99),
         checkpoints=["ckpt/step_4"],
-        not_run=["quantised", "window", "rotary", "packing"],
+        not_run=["quantised", "window", "rotary", "packing", "order"],
     )
-    assert text == "run what did not fit into the budget: quantised, window, rotary and 1 more"
+    assert (
+        text
+        == "run what did not fit into the budget: quantised, window, rotary, packing and 1 more"
+    )
     assert command == (
         f"rcdiag diagnose {CASE.source} --model 'ckpt/step 8' --checkpoint ckpt/step_4"
     )

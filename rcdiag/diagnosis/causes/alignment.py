@@ -19,12 +19,11 @@ from rcdiag.diagnosis.causes.cause import (
     shipped_family,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.alignment import LAGS
+from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
     FEWEST_OF_PATTERN,
-    FEWEST_OF_ROW,
     HALF,
     LARGE,
     MOST,
@@ -121,7 +120,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
 def _rows_swapped(features: Features) -> Suspicion | None:
     alignment, rows = features.alignment, len(features.case.lengths)
     exchanged = alignment.best_row != np.arange(rows)
-    full = features.case.tokens.per_row >= FEWEST_OF_ROW
+    full = features.case.tokens.per_row >= LEAST_COMPARED
     share = float(exchanged.sum() / max(full.sum(), 1))
     if share < FEW:
         return None

@@ -12,7 +12,7 @@ from rcdiag.diagnosis.causes.columns import by_column, repaired, share_of_rows
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
-from rcdiag.diagnosis.thresholds import A_POWER, EQUAL, FEWEST, HALF, NEARLY_ALL, RARE, TWICE
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST, HALF, NEARLY_ALL, RARE, SLIGHT, TWICE
 
 # Nats: the entropy of a context is one or two nats, the surprisal of a rare token is above this.
 ABOVE_ENTROPIES = 2.2
@@ -20,7 +20,7 @@ ABOVE_ENTROPIES = 2.2
 ODDS = (0.02, 0.05, 0.1, 0.2)
 # With another base of the logarithm values = factor * other, up to noise: tolerance on the log of
 # the median factor, and the largest rms of the residual over the rms of the values.
-NEAR_THE_BASE, MOST_LEFT_BY_BASE = A_POWER, 0.35
+NEAR_THE_BASE, MOST_LEFT_BY_BASE = SLIGHT, 0.35
 # Temperatures that runs use: log-probs divided by one of them are multiples of log-probs as well.
 TEMPERATURES = np.arange(1, 21) / 10
 

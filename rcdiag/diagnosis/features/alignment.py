@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens, spread_over
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
-from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, PART, RELATED, SAME, SURELY, UNRELATED
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, RELATED, SAME, SURELY, UNRELATED
 from rcdiag.diagnosis.validity import LARGEST
 
 LAGS = (-2, -1, 0, 1, 2)
@@ -18,11 +18,13 @@ LAGS = (-2, -1, 0, 1, 2)
 # at least GAIN at lag 0. With a second fault no lag correlates that well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
 GAIN = SAME - RELATED
-# A row fits in place if its mean squared difference of root surprisals is below this.
-OWN_FITS = 0.02
-# At most COMPARED tokens of two rows are compared; a partner is searched for at most ROWS_SEARCHED
-# rows.
-COMPARED, ROWS_SEARCHED = 64, 400
+# Rows are exchanged if, with another row's column, the squared difference falls below REST of that
+# with the own column; or below REST_ALONE of it and REST_OF_FURTHER of the next best row's. A row
+# fits in place if its mean squared difference of root surprisals is below OWN_FITS.
+REST, REST_ALONE, REST_OF_FURTHER, OWN_FITS = 0.1, 0.35, 0.6, 0.02
+# At most COMPARED and at least LEAST_COMPARED tokens of two rows are compared; a partner is
+# searched for at most ROWS_SEARCHED rows.
+COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 
 def sqrt_surprisal(log_probs: Array) -> Array:
@@ -48,22 +50,24 @@ class _ComparedRows(Struct, frozen=True):
     def best_of_others(self, chosen: Counts) -> tuple[Counts, Flags]:
         """Return which other row fits each chosen row best, and whether it fits well enough.
 
-        Both results are [chosen]; the first holds indices of compared rows. It fits if the squared
-        difference falls below PART of that with the own column.
+        Both results are [chosen]; the first holds indices of compared rows.
         """
         known, sampler, trainer = self.known, self.sampler, self.trainer
         common = known[chosen] @ known.T
         squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
         distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)
-        distance[common < FEWEST_OF_ROW] = np.inf
+        distance[common < LEAST_COMPARED] = np.inf
         distance[np.arange(len(chosen)), chosen] = np.inf
         best = distance.argmin(axis=1)
         least = distance[np.arange(len(chosen)), best]
+        further = distance.copy()
+        further[np.arange(len(chosen)), best] = np.inf
+        alone = least < REST_OF_FURTHER * further.min(axis=1)
         both = known[chosen] * known[best]
         there = ((sampler[chosen] - trainer[chosen]) ** 2 * both).sum(axis=1) / np.maximum(
             both.sum(axis=1), 1
         )
-        return best, least < PART * there
+        return best, (least < REST * there) | ((least < REST_ALONE * there) & alone)
 
 
 class Alignment(Struct, frozen=True, dict=True):
@@ -196,8 +200,9 @@ class Alignment(Struct, frozen=True, dict=True):
     def best_row(self) -> Counts:
         """Return the row whose trainer log-probs fit each row's sampler log-probs, [rows].
 
-        It is the row itself unless another row reduces the squared difference to less than a fifth.
-        Both sums run over positions that both rows have.
+        It is the row itself unless another row reduces the squared difference to less than a tenth,
+        or to about a third while all further rows fit much worse. Both sums run over positions that
+        both rows have.
         """
         rows = len(self.case.lengths)
         partner = np.arange(rows)
@@ -218,7 +223,7 @@ class Alignment(Struct, frozen=True, dict=True):
         """Return the first tokens of the rows that are long enough to be compared."""
         tokens, rows = self.tokens, len(self.case.lengths)
         rank = self._number_in_row
-        row = np.flatnonzero(tokens.per_row >= FEWEST_OF_ROW)
+        row = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)
         number = np.full(rows, -1)
         number[row] = np.arange(len(row))
         kept = (rank < COMPARED) & (number[tokens.owner] >= 0)

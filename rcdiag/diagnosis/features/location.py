@@ -271,8 +271,9 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         """Return what the rms of rounding is proportional to, sqrt(E[(1 - p)^2]), [rows]."""
         tokens = self.log_ratios.tokens
         unsure = np.expm1(np.minimum(np.minimum(tokens.sampler, tokens.trainer), 0.0)) ** 2
-        with np.errstate(invalid="ignore"):
-            return np.sqrt(np.maximum(tokens.row_sums(unsure) / tokens.per_row, TINY))
+        mean = tokens.row_sums(unsure) / np.maximum(tokens.per_row, 1)
+        expected: Array = np.sqrt(np.maximum(mean, TINY))
+        return expected
 
     def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label
