@@ -92,11 +92,7 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
     remote = bool(spec.options.get("trust_remote_code", False))
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=remote)
-        quantization = getattr(config, "quantization_config", None)
-        if isinstance(quantization, dict) and quantization.get("quant_method") in DEQUANTISED:
-            # On a GPU with float8 products transformers would otherwise multiply in float8 whatever
-            # the dtype (`quantizer_finegrained_fp8.py`), and round activations, too.
-            quantization["dequantize"] = True
+        _dequantise(config)
         model = _auto_class(config).from_pretrained(
             folder,
             config=config,
@@ -131,6 +127,17 @@ def _placement(spec: PolicySpec, config: Any, device: torch.device) -> dict[str,
             config, trust_remote_code=bool(spec.options.get("trust_remote_code", False))
         )
     return device_map(skeleton, [one.layers for one in shares(spec)], gpu_devices(spec, gpus))
+
+
+def _dequantise(config: Any) -> None:
+    """Make transformers dequantise weights of 8 or 4 bits at loading, on every device.
+
+    On a GPU with float8 products transformers would otherwise multiply in float8 whatever the dtype
+    (`quantizer_finegrained_fp8.py`), and round activations, too.
+    """
+    quantization = getattr(config, "quantization_config", None)
+    if isinstance(quantization, dict) and quantization.get("quant_method") in DEQUANTISED:
+        quantization["dequantize"] = True
 
 
 def quantization_of(folder: Path, dtype: str) -> str | None:

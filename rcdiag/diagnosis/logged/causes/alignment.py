@@ -19,7 +19,10 @@ from rcdiag.diagnosis.logged.causes.found import (
 )
 from rcdiag.diagnosis.logged.causes.mean_ratio import surely_above_1
 from rcdiag.diagnosis.logged.window import Window, rms_of
-from rcdiag.diagnosis.thresholds import HALF, ROUNDING, SURELY
+from rcdiag.diagnosis.thresholds import HALF, SURELY
+
+# Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
+LEAST_ENTROPY = 1e-4
 
 
 def other_tokens(window: Window) -> Found | None:
@@ -126,6 +129,6 @@ def _share_of_surprisals(window: Window) -> float | None:
     The entropy stands for either: it is the mean surprisal of the tokens of its distribution.
     """
     size, entropy = window.number("abs_diff"), window.number("entropy")
-    if size is None or entropy is None or entropy < ROUNDING:
+    if size is None or entropy is None or entropy < LEAST_ENTROPY:
         return None
     return size / (2.0 * entropy)
