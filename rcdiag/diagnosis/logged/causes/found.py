@@ -17,6 +17,7 @@ from rcdiag.diagnosis.causes.cause import GUESS, fact
 from rcdiag.diagnosis.logged.run import LINEAR_UP_TO
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import MUCH_LARGER
+from rcdiag.formats import rough
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
 ENGINE = math.sqrt(2.0 * LINEAR_UP_TO)
@@ -82,7 +83,7 @@ def ratio_evidence(window: Window, means: str = "") -> dict[str, Any]:
     assert excess is not None
     away, side = abs(excess.z), "above" if excess.value > 0.0 else "below"
     distance = (
-        f", {away:.1f} standard errors {side}" if excess.error > 0 else " in one step; expected"
+        f", {rough(away)} standard errors {side}" if excess.error > 0 else " in one step; expected"
     )
     reads = f"mean ratio{distance} the 1 of the distribution that sampled"
     return fact(
