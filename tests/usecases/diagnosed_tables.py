@@ -111,7 +111,7 @@ TABLES: dict[str, Diagnosed] = {
         "experts": ("correctable", "forwards-differ", lambda: small(plain, rerouted(1.0, 0.05))),
         "short rows": ("healthy", "engine-noise", lambda: small(length=8)),
         "long rows": ("healthy", "engine-noise", lambda: small(length=120, noise=0.003)),
-        "few rows": ("inconclusive", "", lambda: small(rows=2, length=20)),
+        "few rows": ("inconclusive", "engine-noise", lambda: small(rows=2, length=20)),
         "large drift": ("correctable", "weights-differ", lambda: small(plain, drifted(0.4))),
         "no temperature": (
             "broken",
