@@ -33,7 +33,6 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_ROWS,
     HALF,
     HARDLY_EVER,
-    LARGEST_VOCABULARY,
     MOST,
     NEARLY_ALL,
     PART,
@@ -47,8 +46,9 @@ from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
 UNDERFLOW = float(np.log(np.finfo(np.float32).smallest_subnormal))
-# Nats; a softmax over a part of the vocabulary adds less than this to a log-prob.
-MOST_ADDED = np.log(LARGEST_VOCABULARY)
+# Nats; a softmax whose sum lacks the part of the vocabulary that has the sampled token adds up to
+# minus the log of the probability of all other parts, which falls to e^-15 at near-certain tokens.
+MOST_ADDED = 15.0
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
