@@ -44,7 +44,8 @@ def scored_by(run: str, rows: Trajectories, folder: Path, parts: int = 1) -> np.
 def scored_by_transformers(dtype: str, model: Path, rows: Trajectories) -> np.ndarray:
     from rcdiag.engines.hf.engine import HfEngine
 
-    options = {"batch_tokens": 1}  # row by row, as the programs
+    # Row by row and by the CPU's own products, as the programs.
+    options = {"batch_tokens": 1, "matmul": "native"}
     spec = PolicySpec(name="x", backend="hf", dtype=dtype, model=str(model), options=options)
     return HfEngine(spec).score(rows, lambda tokens: None).log_probs
 
