@@ -23,7 +23,7 @@ from rcdiag.engines.scored_by import RATES, engine_differences, facts_of, notes_
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import make_own_folder, not_writable
-from rcdiag.table.opening import open_table
+from rcdiag.table.opening import open_written
 from rcdiag.table.schema import score_columns
 from rcdiag.table.stream import columns_needed, decode, read_chunks
 from rcdiag.table.survey import Survey, survey
@@ -116,7 +116,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         if not self.output.is_file() or (force and not self.parts.exists()):
             return False
         try:
-            made = open_table(self.output, format="parquet")
+            made = open_written(self.output)
             is_ours = made.metadata.get("run_key") == self.run_key
         except RcdiagError:
             return False

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
+from rcdiag.table.opening import open_written
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
 from rcdiag.table.survey import known_steps, number_groups
-from rcdiag.table.table import RowsOfTable, Table, TableFile
+from rcdiag.table.table import RowsOfTable, Table
 from rcdiag.table.writer import TableWriter
 
 Numbers = NDArray[np.int64]
@@ -68,16 +69,16 @@ def _table_of(table: Table, numbers: Numbers) -> Table:
     with TableWriter(target, table.schema, table.metadata) as writer:
         for batch in table.batches(rows=numbers):
             writer.write(batch.table)
-    first, origin = table.files[0], RowsOfTable(table.sources, table.for_workers(), numbers)
-    some = Table(
-        (TableFile(first.path, len(numbers), 0, target, first.url, origin),),
-        table.schema,
-        {},
-        scratch,
-        table,
-        numbers,
+    written = open_written(target, RowsOfTable(table.sources, table.for_workers(), numbers))
+    some = replace(
+        written,
+        schema=written.schema.with_metadata(table.schema.metadata),
+        scratch=scratch,
+        drawn_from=table,
+        drawn=numbers,
         given_as=table.given_as,
         naming=table.naming,
+        absent=table.absent | written.absent,
     )
     if table.made_from is None:
         return some

@@ -23,7 +23,7 @@ from rcdiag.results import JoinReport
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.grouping import hashed_rows
 from rcdiag.table.hashing import mixed
-from rcdiag.table.opening import open_table
+from rcdiag.table.opening import open_written
 from rcdiag.table.schema import LOG_PROBS, column_setting
 from rcdiag.table.stream import hashed
 from rcdiag.table.survey import check_unique, number_groups
@@ -76,12 +76,9 @@ def join_tables(
         )
     added = _additions(dumps, names, rows, of_one_run)
     _write(path, dumps, added, same, report if of_one_run else None)
-    joined = open_table(path, format="parquet")
-    (file,) = joined.files
     sources = tuple(source for dump in dumps for source in dump.sources)
     origin = RowsOfTable(sources, first.for_workers(), np.flatnonzero(same))
-    file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
-    return replace(joined, files=(file,)), report
+    return open_written(path, origin), report
 
 
 # Which rows are the same sample

@@ -1,4 +1,4 @@
-"""Opening a trajectory table: files of one format, or rows in memory."""
+"""Opening a trajectory table: files of one format, rows in memory, or what rcdiag wrote."""
 
 from __future__ import annotations
 
@@ -23,40 +23,11 @@ from rcdiag.table.remote import AnyFile
 from rcdiag.table.rewritten import Copies
 from rcdiag.table.schema import common_schema
 from rcdiag.table.scratch import Scratch
-from rcdiag.table.sources import SourceFile, SourceFiles, find_files
-from rcdiag.table.table import Table, TableFile, named_by_url
+from rcdiag.table.sources import SourceFile, SourceFiles
+from rcdiag.table.table import Origin, RowsOfTable, Table, TableFile, named_by_url
 
 if TYPE_CHECKING:
     from rcdiag.table.conversion import OnProgress
-
-
-def open_table(
-    source: str | Path | Sequence[str | Path],
-    renames: Mapping[str, str] | None = None,
-    format: str | None = None,
-    needed: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
-) -> Table:
-    """Open a file, a folder, a glob, a URL, or a list of them, as one table.
-
-    `renames` maps canonical column names to the names in the files; an empty name means that no
-    column is read as that one. Unmapped columns of parquet files are renamed if they have a name
-    that other programs use and pass all checks. `format` is a key of `READERS`; by default it is
-    detected. `given` holds values for all rows that the files lack. A table without `response_ids`
-    or without a mapped column is refused; the error also names the missing columns of `needed`.
-    Parquet is read in place: only its footers, and the first rows of a file whose columns have
-    other names. Files of another format are converted to parquet here, once.
-    """
-    sources = [source] if isinstance(source, (str, Path)) else source
-    parts = [find_files(str(place), format) for place in sources]
-    for part in parts:
-        if part.reader is not parts[0].reader:
-            raise RcdiagError(
-                f"{part.source}: not the format of the other files ({part.reader.name}, "
-                f"{parts[0].source} is {parts[0].reader.name})",
-                hint="one table has one format; rcdiag.open_table joins two dumps of one run",
-            )
-    return open_parts(parts, renames, needed, given)
 
 
 def open_parts(
@@ -68,7 +39,15 @@ def open_parts(
     on_progress: OnProgress | None = None,
     beside: Path | None = None,
 ) -> Table:
-    """Open the files of several sources of one format as one table.
+    """Open the files of several sources as one table; all sources must have one format.
+
+    `renames` maps canonical column names to the names in the files; an empty name means that no
+    column is read as that one. Unmapped columns of parquet files are renamed if they have a name
+    that other programs use and pass all checks. `given` holds values for all rows that the files
+    lack. A table without `response_ids` or without a mapped column is refused; the error also names
+    the missing columns of `needed`. Parquet is read in place: only its footers, and the first rows
+    of a file whose columns have other names. Files of another format are converted to parquet here,
+    once.
 
     `tokenizer` is a folder with a tokenizer that encodes text-only dumps; `on_progress` is called
     during conversion. Converted files are written to a temporary folder: next to the file `beside`
@@ -85,12 +64,7 @@ def open_parts(
         table = _converted(parts, renames or {}, values, tokenizer, on_progress, beside)
     # Copies of remote files are kept as long as the table.
     scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
-    table = replace(table, scratch=scratch)
-    absent = {f"{policy}_log_probs" for policy in table.policies}
-    absent = {name for name in absent if table.is_null(name)}
-    if absent:
-        schema = _without(table.schema, absent)
-        table = replace(table, schema=schema, absent=table.absent | absent)
+    table = _with_absent_policies(replace(table, scratch=scratch))
     return _with_given(table, values) if reader.any_names else table
 
 
@@ -123,10 +97,32 @@ def _converted(
     except BaseException:
         scratch.remove()
         raise
-    schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
-    first = files[0]
-    file = TableFile(first.path, made.origin.num_rows, 0, target, first.url, made.origin)
-    return Table((file,), schema, {}, scratch, conversion=made)
+    return replace(open_written(target, made.origin), scratch=scratch, conversion=made)
+
+
+def open_written(path: Path, origin: Origin | RowsOfTable | None = None) -> Table:
+    """Open a parquet file that rcdiag wrote, whose columns have canonical names.
+
+    `origin` knows the rows of the user's files from which the rows were made; messages then name
+    those, otherwise the file itself.
+    """
+    parquet = open_parquet(path)
+    rows, schema = parquet.metadata.num_rows, columns.versions_are_numbers(parquet.schema_arrow)
+    file = TableFile(path, rows, 0)
+    if origin is not None:
+        first = origin.files[0]
+        file = TableFile(first.path, rows, 0, converted=path, url=first.url, origin=origin)
+    return _with_absent_policies(Table((file,), schema, {}))
+
+
+def _with_absent_policies(table: Table) -> Table:
+    """Return the table without log-prob columns that are null in every row: nothing is recorded."""
+    absent = {f"{policy}_log_probs" for policy in table.policies}
+    absent = {name for name in absent if table.is_null(name)}
+    if not absent:
+        return table
+    schema = _without(table.schema, absent)
+    return replace(table, schema=schema, absent=table.absent | absent)
 
 
 def open_rows(
@@ -135,7 +131,7 @@ def open_rows(
     needed: Sequence[str] = (),
     given: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Open an in-memory table as `open_table` opens files.
+    """Open an in-memory table as `open_parts` opens files.
 
     It is written to a parquet file once, which is deleted with the table.
     """

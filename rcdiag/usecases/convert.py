@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files
 from rcdiag.table.missing import SAYS_LOG_PROBS, meant_columns
-from rcdiag.table.opening import open_table as open_files
+from rcdiag.table.opening import open_written
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.scratch import Scratch
@@ -89,7 +89,7 @@ def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress)
 
 
 def _result(table: Table, tokens: int, output: Path, origin: dict[str, Any]) -> ConvertResult:
-    written = open_files(output, format="parquet")
+    written = open_written(output)
     conversion = written.metadata.get("conversion", {})
     return ConvertResult(
         provenance=origin,

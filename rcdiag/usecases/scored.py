@@ -20,7 +20,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.files import check_outputs
 from rcdiag.runners import Runner
-from rcdiag.table.opening import open_table
+from rcdiag.table.opening import open_written
 from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
 from rcdiag.usecases.progress import SILENT, Progress
@@ -179,7 +179,7 @@ def scored_table(
             progress.say(f"wrote {output}")
         elif output is not None:
             progress.wrote(output.path)
-        yield dataclasses.replace(open_table(plan.output), made_from=table.as_given)
+        yield dataclasses.replace(open_written(plan.output), made_from=table.as_given)
     except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
         points_there = scratch is not None and str(scratch) in error.hint

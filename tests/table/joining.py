@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from rcdiag.results import JoinReport
 from rcdiag.table.join import join_tables
-from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
+from rcdiag.usecases.tables import open_table
 from tests.builders import Lists
 from tests.usecases.compare.tables import write_policies
 

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.opening import open_table
 from rcdiag.table.survey import known_steps
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 
 def refused(source: Path | str, renames: dict[str, str] | None = None) -> RcdiagError:
     with pytest.raises(RcdiagError) as caught:
-        open_table(source, renames)
+        open_table(source, columns=renames)
     assert str(source) in caught.value.message
     assert caught.value.hint
     return caught.value
@@ -107,7 +107,7 @@ def test_steps_as_whole_floats_or_with_a_name_are_integers(tmp_path, values, for
     if form == "beside others":
         paths.append(tmp_path / "b.parquet")
         write_table(paths[1], **{**rows, "step": [12, 13]})
-    table = open_table(paths, {"step": "at"} if form == "renamed" else {})
+    table = open_table(paths, columns={"step": "at"} if form == "renamed" else {})
     assert known_steps(table) == [12, 13]
     assert table.schema.field("step").type == pa.int64()
 
@@ -143,7 +143,7 @@ def test_a_mapping_onto_a_name_that_is_taken_is_refused(tmp_path):
 def test_one_column_cannot_be_mapped_to_two(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], lp=pa.array([[-2.0]]))
     with pytest.raises(RcdiagError, match="lp"):
-        open_table(path, {"old_log_probs": "lp", "rollout_log_probs": "lp"})
+        open_table(path, columns={"old_log_probs": "lp", "rollout_log_probs": "lp"})
 
 
 def test_files_with_different_columns_are_refused(tmp_path):

@@ -10,8 +10,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.given import GIVEN, read_given
 from rcdiag.table.join import join_tables
-from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.readers.rows_of import column
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.table.join import join_tables
-from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows, table
 from tests.usecases.compare.tables import about, write_policies
@@ -124,7 +124,7 @@ def test_renamed_columns_are_read_under_their_meaning(tmp_path):
         columns = {"uid": IDS, "ids": pa.array(TOKENS), "lp": pa.array(LOG_PROBS)}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     renames = {"sample_id": "uid", "response_ids": "ids", "rollout_log_probs": "lp"}
-    dumps = [open_table(tmp_path / f"{name}.parquet", renames) for name in ("a", "b")]
+    dumps = [open_table(tmp_path / f"{name}.parquet", columns=renames) for name in ("a", "b")]
     dump, report = join_tables(dumps, ["a", "b"], tmp_path / "joined.parquet")
     assert report.common_samples == 4
     assert dump.policies == ["rollout", "rollout_b"]

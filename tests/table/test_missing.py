@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.opening import open_table
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 LOG_PROBS = pa.array([[-1.0], [-0.5]])
@@ -25,7 +25,7 @@ NEEDED = ("rollout_log_probs", "old_log_probs")
 
 def refused(path: Path, renames: dict[str, str] | None = None, needed=NEEDED) -> RcdiagError:
     with pytest.raises(RcdiagError) as caught:
-        open_table(path, renames, needed=needed)
+        open_table(path, columns=renames, needed=needed)
     return caught.value
 
 
@@ -46,7 +46,7 @@ def test_all_missing_columns_are_in_one_message_and_the_hint_opens_the_table(own
     for name in ("response_ids", *NEEDED):
         assert f"`{name}`" in error.message
     assert f"found: {', '.join(OWN)}" in error.message
-    table = open_table(own, columns_of(error.hint))
+    table = open_table(own, columns=columns_of(error.hint))
     table.require("response_ids", *NEEDED)
     assert table.renames["rollout_log_probs"] == "my_inference_logprobs"
     assert table.renames["old_log_probs"] == "logprobs"
@@ -66,7 +66,7 @@ def test_words_in_a_column_name_suggest_its_policy(tmp_path, role, column):
     others = {name: LOG_PROBS for name in ("logprobs", "ref_logprobs", "some_probs", column)}
     path = write_table(tmp_path / "a.parquet", tokens=OWN["response"], **others)
     with pytest.raises(RcdiagError) as caught:
-        open_table(path, {"response_ids": "tokens"}).require(f"{role}_log_probs")
+        open_table(path, columns={"response_ids": "tokens"}).require(f"{role}_log_probs")
     assert columns_of(caught.value.hint) == {f"{role}_log_probs": column}
 
 
@@ -79,7 +79,7 @@ def test_log_probs_of_a_reference_model_are_never_suggested(tmp_path):
 def test_a_typo_on_the_right_side_gets_the_closest_column(own):
     error = refused(own, {"response_ids": "respons"})
     assert "`respons`, the right side of response_ids=respons" in error.message
-    open_table(own, {"response_ids": "respons"} | columns_of(error.hint))
+    open_table(own, columns={"response_ids": "respons"} | columns_of(error.hint))
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_two_wrong_sides_are_both_named(own):
 def test_swapped_sides_are_detected(own):
     error = refused(own, {"response": "response_ids"})
     assert "the two sides are swapped" in error.message
-    open_table(own, columns_of(error.hint))
+    open_table(own, columns=columns_of(error.hint))
 
 
 def test_suggested_names_are_those_of_the_file(own):
     with pytest.raises(RcdiagError) as caught:
-        open_table(own, {"response_ids": "response"}).require("rollout_log_probs")
+        open_table(own, columns={"response_ids": "response"}).require("rollout_log_probs")
     assert f"found: {', '.join(OWN)}" in caught.value.message
 
 
@@ -147,14 +147,14 @@ def test_recognised_columns_are_listed_beside_missing_ones(tmp_path):
     read = "read: `response_ids` from `tokens` (tinker-cookbook, slime, miles), "
     assert read + "`rollout_log_probs` from `inference_logprobs` (prime-rl)" in caught.value.message
     assert columns_of(caught.value.hint) == {"old_log_probs": "logprobs"}
-    open_table(path, columns_of(caught.value.hint)).require(*NEEDED)
+    open_table(path, columns=columns_of(caught.value.hint)).require(*NEEDED)
 
 
 def test_only_a_mask_with_an_unknown_name_is_suggested(own, tmp_path):
     columns = {"response_ids": [[1]], "mask": pa.array([[1]]), "mask_ratio": pa.array([0.5])}
     path = write_table(tmp_path / "a.parquet", **columns)
     assert open_table(path).unread == {"response_mask": "mask"}
-    assert open_table(path, {"response_mask": "mask"}).unread == {}
+    assert open_table(path, columns={"response_mask": "mask"}).unread == {}
 
 
 def test_two_missing_sides_are_scored_by_two_engines(tmp_path):
@@ -189,7 +189,7 @@ def test_tokens_that_are_mapped_to_another_name_leave_none_for_responses(tmp_pat
     path = write_table(tmp_path / "a.parquet", **columns)
     error = refused(path, {"prompt_ids": "response_ids"}, needed=())
     assert "no column is left for the tokens" in error.message
-    table = open_table(path, {"prompt_ids": "response_ids", "response_ids": "ids"})
+    table = open_table(path, columns={"prompt_ids": "response_ids", "response_ids": "ids"})
     assert next(table.batches()).table["response_ids"].to_pylist() == [[5], [6]]
 
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.opening import open_table
 from rcdiag.table.table import TableFile
+from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table, write_table
 
 IDS = [[1, 2], [3], []]
@@ -84,7 +84,7 @@ def test_extra_columns_are_kept_unchanged(tmp_path):
 
 def test_mapped_columns_have_canonical_names_and_can_be_read_alone(tmp_path):
     path = write_table(tmp_path / "a.parquet", ids=pa.array(IDS), lp=pa.array([[0.0]] * 3))
-    dump = open_table(path, {"response_ids": "ids", "old_log_probs": "lp"})
+    dump = open_table(path, columns={"response_ids": "ids", "old_log_probs": "lp"})
     assert dump.policies == ["old"]
     assert read_ids(dump) == IDS
     assert next(dump.batches()).table.column_names == ["response_ids", "old_log_probs"]

@@ -6,10 +6,10 @@ import pytest
 
 import rcdiag
 from rcdiag.engines import BACKENDS
-from rcdiag.table.opening import open_table
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import score
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.engines.test_added_engine import toy
 from tests.engines.toy_engine import make_checkpoint

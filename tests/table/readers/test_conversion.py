@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import writer
-from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
+from rcdiag.usecases.tables import open_table
 from tests.table.readers.rows_of import column
 from tests.table.toy_reader import TOY, write_toy
 
@@ -306,12 +306,12 @@ def test_a_dump_without_rows_is_refused(tmp_path):
 def test_mapped_columns_are_checked_like_others(tmp_path):
     rows = [{"ids": [1, 2], "logp": [-1.0, -2.0]}, {"ids": [3], "logp": [-9999.0]}]
     columns = {"response_ids": "ids", "rollout_log_probs": "logp"}
-    table = opened(tmp_path, rows, renames=columns)
+    table = opened(tmp_path, rows, columns=columns)
     assert table.policies == ["rollout"]
     assert math.isnan(column(table, "rollout_log_probs")[1][0])
-    error = refused(tmp_path, rows, renames={**columns, "old_log_probs": "logs"})
+    error = refused(tmp_path, rows, columns={**columns, "old_log_probs": "logs"})
     assert "no column `logs`, the right side of old_log_probs=logs" in error.message
-    error = refused(tmp_path, [row(1)], renames={"response_ids": "rollout_log_probs"})
+    error = refused(tmp_path, [row(1)], columns={"response_ids": "rollout_log_probs"})
     assert "the dump has `response_ids` as well" in error.message
 
 

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS, peek
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.sources import find_files
+from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.readers.pickled import consolidated, pickled, torch_bytes
 from tests.table.readers.rollouts import rollouts
@@ -147,7 +147,7 @@ def test_json_that_is_not_a_dump_is_refused_with_its_content(tmp_path):
     with pytest.raises(RcdiagError, match=r"JSON with the keys ids, n\)$") as caught:
         find_files(str(path))
     assert "--from json-lines" in caught.value.hint
-    table = open_table(path, {"response_ids": "ids"}, format="json-lines")
+    table = open_table(path, columns={"response_ids": "ids"}, format="json-lines")
     assert table.num_rows == 1
 
 
