@@ -133,7 +133,10 @@ class Root(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the requested command; create all for an unknown name, which suggests similar."""
+        """Return the requested command.
+
+        For an unknown name all commands are created: the error suggests those with similar names.
+        """
         if args and args[0] not in COMMANDS:
             self.all_commands(ctx)
         return super().resolve_command(ctx, args)

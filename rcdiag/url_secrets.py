@@ -16,7 +16,7 @@ from pathlib import Path
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:/{1,2}"
 # One argument can hold several: `zip://a.jsonl::http://host/b.zip`, `url=http://...,model=s3://...`.
 _NEXT = re.compile(rf"(?:::|[=,\s])(?={_SCHEME})")
-# A host without a port, or a bucket. Where an `@` follows anything else, a password precedes it.
+# A host without a port, or a bucket. If anything else stands before an `@`, it holds a password.
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]*")
 # In addresses other than web addresses, `?` is a wildcard and `#` a letter unless `name=` follows.
 _OF_WEB = re.compile(r"[?#]")

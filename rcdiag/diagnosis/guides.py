@@ -49,7 +49,7 @@ def judged(suite: Suite, metrics: Iterable[Metric] | None = None) -> dict[str, M
     }
 
 
-# Metrics that show whether the recorded policy sampled, as the diagnosis does from its intervals.
+# These show whether the recorded policy sampled, which the diagnosis has already judged.
 WHO_SAMPLED = ("ratio_mean_z", "kappa")
 # Long responses and a few tokens with large ratios make these look bad in an honest run.
 OF_LENGTH_AND_TAILS = ("ess_seq", "chi2_token", "khat_token", "khat_seq", "top_share")

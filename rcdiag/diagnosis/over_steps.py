@@ -319,7 +319,10 @@ def _moves(series: StepSeries) -> list[ChangePoint]:
 
 
 def _begins(point: ChangePoint) -> int:
-    """Return the index of the first changed step: a drift bends at the step before it."""
+    """Return the index of the first changed step.
+
+    `point.at` is that step of a jump; a drift grows from 0 at `point.at`.
+    """
     return point.at + (point.shape == "creep")
 
 

@@ -284,7 +284,8 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         return f"No preset repairs this{doubt}."
 
 
-# How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.
+# The severity of a verdict for `--fail-on`. An inconclusive one is an error: nothing was shown to
+# be in order.
 SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "error"}
 # The worst level of a number under a verdict: what importance weights repair is no error, and what
 # needs no repair is no warning. Under other verdicts a number has the level that its guide gives.

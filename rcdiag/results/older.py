@@ -144,7 +144,10 @@ def _with_value(part: Any, key: str, names: Names) -> Any:
 
 
 def renamed(part: Any, place: list[str], names: Names) -> Any:
-    """Rename keys at a place of a part; anything unexpected stays as it is."""
+    """Rename the keys of the mapping at a path of a document; `*` in the path is every key or item.
+
+    Anything unexpected stays as it is.
+    """
     if not place:
         if not isinstance(part, dict):
             return part

@@ -60,13 +60,16 @@ def variance(t: Totals, level: str) -> Array:
 
 
 def is_observable(suite: Suite, level: str) -> bool:
-    """Tell whether there are enough ratios of tokens or sequences to show their second moment.
+    """Tell whether E[ratio^2] of tokens or sequences can be estimated from this many of them.
 
-    There are not if the tail has no second moment (k-hat), or if ratios whose log has the variance
-    v are fewer than 10 e^{2v}: of sequences, the mean of 10 e^{2 v T} over their lengths T.
-    E[ratio^2] is dominated by ratios of the distribution tilted by ratio^2. The KL of that from the
-    sampler is 2v if ratios are lognormal, which takes e^{2v} ratios. Sources: Vehtari et al. 2024,
-    JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied Probability 28(2), arXiv 1511.01437.
+    Two conditions must hold:
+
+    - The tail has a second moment, by its k-hat (Vehtari et al. 2024, JMLR 25(72)).
+    - There are at least 10 e^{2v} ratios, where v is the variance of the log-ratio; for sequences
+      the mean of 10 e^{2vT} over their lengths T. An importance-sampling mean needs about
+      e^KL samples (Chatterjee & Diaconis 2018, Annals of Applied Probability 28(2),
+      arXiv 1511.01437), where KL is that of the distribution that dominates the mean from the
+      sampler. For E[ratio^2] it is the sampler's, tilted by ratio^2: 2v if ratios are lognormal.
     """
     tail, _ = suite.k_hat_seq if level == "seq" else suite.k_hat_token
     if tail >= NO_SECOND_MOMENT and ess(suite.point, level)[0] < HARMLESS_ESS:

@@ -211,7 +211,7 @@ def cuts_of(
 
 
 def one_of(column: str, matrices: Mapping[str, NDArray[Any]]) -> str | None:
-    """Return the name of the matrix that is a canonical column, under its own or a known name."""
+    """Return which matrix is read as a canonical column, by its name or a known other name."""
     names = [column, *(known.name for known in names_for(column).values() if not known.whole)]
     return next((name for name in names if name in matrices), None)
 

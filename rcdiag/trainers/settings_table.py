@@ -176,7 +176,7 @@ class Chosen(TomlWords, frozen=True, kw_only=True):
 
 
 class LossColumns(TomlWords, frozen=True, kw_only=True):
-    """Where a file chooses the policy loss of an update: dotted names, found at any depth."""
+    """The keys of a configuration that choose the policy loss: dotted names, at any depth."""
 
     loss: Chosen | None = None
     aggregation: Chosen | None = None

@@ -41,7 +41,10 @@ class TomlFile(msgspec.Struct, frozen=True):
             path, part = f"{package}.WORDS", name.removesuffix(".toml")
             text = getattr(module, "WORDS", None)
             if not isinstance(text, str):
-                raise RcdiagError(f"{path}: missing", "a trainer's module has this TOML text")
+                raise RcdiagError(
+                    f"{path}: missing",
+                    hint="a trainer in a single module has its tables in a TOML text `WORDS`",
+                )
             content = TomlFile(path, _parsed(path, text)).table(part).fields
             return TomlFile(f"{path}: {part}", content)
         try:

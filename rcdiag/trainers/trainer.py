@@ -107,7 +107,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
     rejects_by: tuple[str, ...] = ()
     # Settings that the trainer accepts but silently ignores: one sentence each.
     ignored: Callable[[Config], list[str]]
-    # Findings on settings that look right but are not, without an error of the trainer.
+    # Findings on settings that the trainer accepts, but that do not do what they seem to.
     traps: Callable[[Config], list[Finding]]
     # The metrics of the correction that it logs. The required reductions of tokens are found by
     # calling it once on made-up rows, so it must request them before any branch on their numbers.

@@ -21,7 +21,7 @@ NEIGHBOURS = 2  # checkpoints next to the trainer's that are tried without being
 ROWS_OF_STEP = 6  # rows of a step that are scored to see whether a checkpoint belongs to it
 NEAR = 3.0  # a checkpoint belongs to steps up to this many times the distance of the nearest step
 ROUNDING = 2e-3  # nats, rms, by which two correct engines differ
-MOST = 0.5  # a checkpoint near to more than this share of the steps is taken for all steps
+MOST = 0.5  # a checkpoint that belongs to more than this share of the steps is used for all
 
 
 class Model(Struct, frozen=True):

@@ -21,7 +21,7 @@ from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, suspicions
 from rcdiag.diagnosis.thresholds import FEWEST, HALF, SLIGHT
 from rcdiag.formats import share_of
 
-A_FACTOR = 0.005  # a factor within this share of another one counts as that
+A_FACTOR = 0.005  # relative difference up to which two factors count as equal
 
 
 @experiment(

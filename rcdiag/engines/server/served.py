@@ -119,7 +119,7 @@ def answer_size(ids: list[int]) -> int:
 
 
 def wrong_tokens(what: str) -> RcdiagError:
-    """Return the error for an answer about other tokens than those sent."""
+    """Return the error for a server that scored other tokens than were sent to it."""
     return RcdiagError(
         f"the server scored other tokens than were sent: {what}",
         hint="does it add, cut off or encode tokens again, or is something between it and rcdiag?",

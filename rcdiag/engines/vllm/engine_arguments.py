@@ -158,7 +158,8 @@ def _check_installation(spec: PolicySpec, sees_images: bool, have_gpu: bool) -> 
         raise RcdiagError(
             f"policy `{spec.name}`: vllm imports torchvision for a model of images, which is not "
             "installed (the set-up for CPUs leaves it out)",
-            hint="install the torchvision of this torch, or score the rows of text with hf",
+            hint="install the torchvision that belongs to this torch, or score rows without images "
+            "with hf",
         )
     quantization = str(spec.options.get("quantization", ""))
     if not have_gpu and "fp8" in quantization:  # it would fail inside a kernel of the CPU build

@@ -216,7 +216,7 @@ def _doubt(evidence: SweepEvidence) -> str | None:
             f"The reference (untruncated ratios of sequences) has an ESS of {effective:.1f}; it "
             f"needs more than {EFFECTIVE_SEQUENCES.warning:.0f}."
         )
-    # Without a level all ratios are near 1, so that even a heavy tail moves nothing.
+    # No level means that all ratios are near 1, where even a heavy tail changes no estimate.
     if tail.level is not None and tail.value is not None and level(HEAVY_TAIL, tail.value) != "ok":
         return (
             f"k-hat of the ratios of sequences is {tail.value:.2f}, not below "

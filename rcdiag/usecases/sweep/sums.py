@@ -67,7 +67,7 @@ class SumRows:
 
     @cached_property
     def _used(self) -> tuple[Index, csc_array]:
-        """Return the distinct rows, and the matrix [rows, sequences] that sums those of each."""
+        """Return the rows that occur, and the 0/1 matrix [rows, sequences] that adds to them."""
         from scipy.sparse import csc_array
 
         used, at = np.unique(self.rows, return_inverse=True)
