@@ -175,7 +175,9 @@ def test_the_rows_of_one_prompt_are_named_and_their_cause_is_open() -> None:
     assert ", most in rows 40, 41, 42, 43 and 4 more (all of 1 prompt): they hold 9" in (
         diagnosis.summary
     )
-    assert diagnosis.summary.endswith(" of 256 sequences, which depends on a few rows.")
+    # Another context of that prompt would look alike, and weights would correct towards it.
+    assert diagnosis.verdict == "inconclusive"
+    assert "weights are valid" not in diagnosis.summary
     possible = diagnosis.causes[0].also_possible
     assert {"stale-weights", "trainer-without-temperature", "context-differs"} <= {*possible}
 

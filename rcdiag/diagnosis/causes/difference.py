@@ -128,9 +128,7 @@ def _at_few_places(features: Features) -> Pattern | None:
     few, invalid = features.few_places, features.validity.answer == INVALID
     if few is None:
         return None
-    # How many more such tokens or rows there are is unknown.
-    open_yet = not invalid and (features.at_few_tokens or features.validity.few)
-    verdict = "inconclusive" if open_yet else None
+    verdict = "inconclusive" if few.too_few and not invalid else None
     case, tokens, first = features.case, features.case.tokens, int(few.places[0])
     count = len(few.places)
     held = (

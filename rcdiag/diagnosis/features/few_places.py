@@ -8,7 +8,16 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.features.log_ratios import LogRatios
-from rcdiag.diagnosis.thresholds import FEW, HALF, LARGE, MANY_TIMES, MOST, MUCH_LARGER, PART
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    FEWEST_OF_PATTERN,
+    HALF,
+    LARGE,
+    MANY_TIMES,
+    MOST,
+    MUCH_LARGER,
+    PART,
+)
 
 
 class FewPlaces(NamedTuple):
@@ -19,6 +28,12 @@ class FewPlaces(NamedTuple):
     prompts: int  # number of prompts whose rows these are; 0 where they are rows of many
     held: float  # share of the squared log-ratios
     rms_of_others: float  # nats
+    effective: float  # places that hold that share, by its squares; rows of a prompt are one place
+
+    @property
+    def too_few(self) -> bool:
+        """Tell whether the places are too few to show what the two sides do at others like them."""
+        return not self.of_rows or self.effective < FEWEST_OF_PATTERN
 
 
 def few_places(log_ratios: LogRatios, rounding: float, prompt: Counts) -> FewPlaces | None:
@@ -37,9 +52,11 @@ def few_places(log_ratios: LogRatios, rounding: float, prompt: Counts) -> FewPla
         return None
 
     def found(places: Counts, sums: Array, prompts: int = 0) -> FewPlaces:
-        held = float(sums[places].sum())
+        each = np.bincount(prompt[places], sums[places]) if prompts else sums[places]
+        held = float(each.sum())
         others = float(np.sqrt(max(total - held, 0.0) / count))
-        return FewPlaces(sums is not squares, places, prompts, held / total, others)
+        effective = held**2 / float(each @ each)
+        return FewPlaces(sums is not squares, places, prompts, held / total, others, effective)
 
     tokens = _fewest(squares, min(rest, (1.0 - MOST) * total), FEW, apart=True)
     if len(tokens):
