@@ -470,8 +470,10 @@ def _named_cause(
 
 def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
     """Return the actions that repair a cause, the most useful first."""
-    slug = cause.words.slug
-    if verdict == "healthy" or (verdict == "inconclusive" and slug in NOTHING_WRONG):
+    slug, case = cause.words.slug, features.case
+    # Of too few tokens to judge a cause is a guess, and more rows are the first thing to do.
+    guessed = slug in NOTHING_WRONG or (case.trainer is not None and len(case.tokens) < ENOUGH)
+    if verdict == "healthy" or (verdict == "inconclusive" and guessed):
         return []
     actions = [_action(features, text) for text in cause.words.mend[:2]]
     sampler, trainer = features.declared.sampler.model, features.declared.trainer.model

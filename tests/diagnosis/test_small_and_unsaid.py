@@ -16,6 +16,8 @@ def test_few_tokens_have_a_cause_by_size_and_an_open_verdict(size: float, slug: 
     assert diagnosis.verdict == "inconclusive"
     assert [cause.slug for cause in diagnosis.causes] == [slug]
     assert diagnosis.summary.startswith("120 sampled tokens with log-probs of both sides are too")
+    assert not diagnosis.causes[0].actions
+    assert diagnosis.next[0].text.startswith("take more rows")
 
 
 def test_a_policy_that_is_certain_everywhere_has_no_placeholders() -> None:
