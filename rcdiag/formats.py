@@ -153,6 +153,18 @@ def effective(samples: float) -> str:
     return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.2g}"
 
 
+def effective_share(share: Measured, count: int) -> str:
+    """Return an effective share of `count` samples, with its interval, as their effective number.
+
+    `157 (up to 177)` for a share of 0.533, at most 0.602, of 294.
+    """
+    value, low, high = (
+        None if part is None else effective(max(part * count, 1.0))
+        for part in (share.value, share.low, share.high)
+    )
+    return f"{value}" if low == high else f"{value} ({between(low, high)})"
+
+
 def plural(count: int, noun: str, several: str = "") -> str:
     """Return a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"

@@ -17,6 +17,7 @@ from rcdiag.formats import fraction, measured, part_of, plural
 from rcdiag.pages.score.words import (
     FEW_PRESETS,
     clusters,
+    expected,
     limits,
     lowered_levels,
     means,
@@ -134,15 +135,11 @@ def _cells(name: str, value: MetricValue, verbose: bool) -> list[str]:
     """Return the cells of a metric; the last is the first clause of its definition."""
     metric = METRICS[name]
     unit = f" ({metric.unit})" if metric.unit else ""
-    # By rounding alone on this table, or of two equal policies.
-    expected = "" if metric.ideal is None else f"{metric.ideal:g}"
-    if value.expected is not None:
-        expected = f"≈{round(value.expected, 2) + 0.0:g}"
     what = CLAUSE.split(metric.says)[0].rstrip(".")
     return [
         f"{name}[dim]{unit}[/]",
         *measured(value),
-        expected,
+        expected(name, value),
         level(value.level),
         *([limits(name, value)] if verbose else []),
         escape(f"{what}: {metric.formula}" if verbose else what),

@@ -86,7 +86,7 @@ class Screen:
         failing = [f.slug for f in result.findings if SEVERITIES.index(f.severity) >= least]
         diagnosis = result.diagnosis
         verdict = None if diagnosis is None else diagnosis.verdict
-        severity = SEVERITY_OF_VERDICT.get(verdict or "")
+        severity = None if diagnosis is None else diagnosis.severity
         if severity is not None and SEVERITIES.index(severity) >= least:
             alone = diagnosis is not None and not compared(diagnosis)
             why = ", as there is only one policy" if alone and verdict == "inconclusive" else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.rules import level
 from rcdiag.diagnosis.thresholds import HALF
 from rcdiag.results.base import LEVELS, MetricValue
@@ -16,9 +16,9 @@ from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import too_few
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
-from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
-from rcdiag.statistics.suite import Suite
-from rcdiag.statistics.totals import Totals
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.table.token_batch import TokenBatch
 
 # An interval that is wider than this share of the metric's range says next to nothing; rcdiag's
 # proposal.
@@ -174,25 +174,31 @@ SIZES = (
 )
 
 
-def beyond_guides(tokens: PairTokens) -> list[str]:
-    """Return the names of `SIZES` that are beyond their guide on a pair's tokens.
+def suite_of(case: Case) -> Suite:
+    """Return the tokens of a case's pair as the metrics take them."""
+    assert case.trainer is not None
+    tokens = case.tokens
+    rows = tokens.per_row > 0
+    batch = TokenBatch(
+        log_probs={case.sampler: tokens.sampler, case.trainer: tokens.trainer},
+        lengths=tokens.per_row[rows],
+        cluster=case.cluster[rows].astype(np.uint64),
+        row=case.row[rows],
+        token_id=tokens.token_id,
+        position=tokens.position,
+    )
+    return Suite(SuiteState.of(PolicyPair(batch, case.sampler, case.trainer)))
+
+
+def beyond_guides(suite: Suite) -> list[str]:
+    """Return the names of `SIZES` that are beyond their guide on a suite's tokens.
 
     They are computed as in `score`, so that a verdict is never `healthy` where score has a warning
     or an error for the size of the mismatch.
     """
-    if not len(tokens):
-        return []
-    values = TokenValues.of(tokens.sampler, tokens.trainer, tokens.log_ratio)
-    count = np.array([float(len(tokens))])
-    rows = np.array([float(np.count_nonzero(tokens.per_row))])
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = {name: np.array([each.of(values).sum()]) for name, each in TOKEN_SUMS.items()}
-    totals = Totals(rows, count, sums, {}, {}, {})
-    beyond = []
-    for name in SIZES:
-        metric = METRICS[name]
-        assert metric.guide is not None
-        assert metric.from_totals is not None
-        if level(metric.guide, float(metric.from_totals(totals)[0])) in ("warning", "error"):
-            beyond.append(name)
-    return beyond
+    sizes = [METRICS[name] for name in SIZES]
+    return [
+        metric.name
+        for metric, value in zip(sizes, measured(sizes, suite), strict=True)
+        if metric.guide and level(metric.guide, value.value) in ("warning", "error")
+    ]

@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
-from rcdiag.diagnosis.guides import beyond_guides
+from rcdiag.diagnosis.guides import beyond_guides, suite_of
 from rcdiag.diagnosis.next_experiment import (
     can_be_scored,
     diagnose_again,
@@ -26,11 +26,12 @@ from rcdiag.diagnosis.next_experiment import (
 )
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, HALF, MOST
+from rcdiag.diagnosis.thresholds import ENOUGH, HALF, MOST
 from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, Validity
-from rcdiag.formats import effective, plural, rough
+from rcdiag.formats import effective_share, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.extremes import impossible
+from rcdiag.statistics.metrics import METRICS
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = HALF, 0.6
@@ -517,7 +518,7 @@ def by_size(features: Features) -> str:
     tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
     little = features.log_ratios.k3 * len(tokens) / rows <= NEGLIGIBLE_KL
-    return "healthy" if little and not beyond_guides(tokens) else "correctable"
+    return "healthy" if little and not beyond_guides(suite_of(features.case)) else "correctable"
 
 
 def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
@@ -535,20 +536,13 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
 
 
 def _usefulness(features: Features, validity: Validity) -> str:
-    """Say how many effective sequences importance weights leave: valid weights may be useless.
-
-    A large ESS is uncertain where a few rows alone have weights far from the mean.
-    """
-    tokens = features.case.tokens
-    log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
-    weights = np.exp(log_weights - log_weights.max())
-    ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
-    found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    little = ess < HALF * rows  # weights of whole sequences are of little use
-    squares = (weights / weights.mean() - 1.0) ** 2  # ESS is rows / (1 + their mean)
-    few = float(squares.sum()) ** 2 < FEWEST_ROWS * float(squares @ squares)
-    depends = ", which depends on a few rows" if few else ""
-    ending = f"but {found}: remove the cause first" if little else f"and {found}{depends}"
+    """Say how many effective sequences importance weights leave: valid weights may be useless."""
+    ess = METRICS["ess_seq"].value(suite_of(features.case))
+    rows = int((features.case.tokens.per_row > 0).sum())
+    found = f"leave an ESS of {effective_share(ess, rows)} of {plural(rows, 'sequence')}"
+    # Weights of whole sequences are then of little use.
+    little = ess.value is not None and ess.value < HALF
+    ending = f"but {found}: remove the cause first" if little else f"and {found}"
     if validity.answer == VALID:
         return f"Importance weights are valid {ending}."
     return f"By the cause importance weights are valid {ending}. {validity.sentence}"

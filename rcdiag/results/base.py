@@ -326,10 +326,11 @@ class MetricValue(Part, frozen=True, kw_only=True):
     expected: Annotated[
         Number | None,
         Doc(
-            "Value that rounding alone would give a number, at the precisions of `expected_of`: "
-            "computed from the recorded probabilities and the lengths of responses only, not from "
-            "differences between the policies. Null for numbers that do not depend on the length, "
-            "and for precisions of unknown noise.",
+            "Value that typical rounding alone gives a number, at the precisions of `expected_of`: "
+            "the least ess_seq, the largest khat_seq that it explains, since many engines round "
+            "less. Computed from the recorded probabilities and the lengths of responses only, not "
+            "from differences between the policies. Null for numbers that do not depend on the "
+            "length, and for precisions of unknown noise.",
             formula="from the KL per token noise^2 E[(1 - p)^2] / 2, with a logit noise of 0.1 "
             "nats in bfloat16, 0.0125 in float16 (rcdiag's proposal)",
             see=("expected_of", "ess_seq", "khat_seq"),

@@ -273,6 +273,18 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         ),
     ] = None
 
+    @property
+    def severity(self) -> str | None:
+        """Return how the verdict counts for `--fail-on`; None if it does not.
+
+        Rounding noise is no fault: if it alone makes the verdict `correctable`, the findings on
+        its size decide.
+        """
+        noise = all(cause.slug in NOTHING_WRONG for cause in self.causes)
+        if self.verdict == "correctable" and noise:
+            return None
+        return SEVERITY_OF_VERDICT.get(self.verdict)
+
     def against_weights(self, levels: Collection[str | None] = ()) -> str | None:
         """Say that no importance weights repair the table; None unless it is broken.
 

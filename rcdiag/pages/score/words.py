@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import ceil, floor, isfinite
 
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
-from rcdiag.formats import between, effective, listed, measured, part_of, plural, with_interval
+from rcdiag.formats import (
+    effective,
+    effective_share,
+    listed,
+    measured,
+    part_of,
+    plural,
+    with_interval,
+)
 from rcdiag.results import (
     Diagnosis,
     MetricValue,
@@ -40,22 +48,13 @@ def answer(result: ScoreResult) -> str:
         return f"no number of the mismatch can be computed{why}"
     of_numbers = result.num_sequences - result.rows_left_out
     sequences = (
-        f", ESS {_effective(ess, of_numbers)} of {plural(of_numbers, 'sequence')}"
+        f", ESS {effective_share(ess, of_numbers)} of {plural(of_numbers, 'sequence')}"
         if ess.value is not None
         else ""
     )
     if result.rows_left_out:
         sequences += f", without {plural(result.rows_left_out, 'row')} of invalid log-probs"
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
-
-
-def _effective(share: MetricValue, count: int) -> str:
-    """Write an effective number of sequences with its interval, as the page's gauge does."""
-    value, low, high = (
-        None if part is None else effective(max(part * count, 1.0))
-        for part in (share.value, share.low, share.high)
-    )
-    return f"{value}" if low == high else f"{value} ({between(low, high)})"
 
 
 def not_sampler(result: ScoreResult) -> str:
@@ -101,6 +100,21 @@ def is_lowered(name: str, value: MetricValue) -> bool:
 def alone(policy: str) -> str:
     """Say that the table has only one policy."""
     return f"none: {policy} is the only policy, and a mismatch needs two"
+
+
+def expected(name: str, value: MetricValue) -> str:
+    """Format what is expected of a number; "" if nothing is.
+
+    That is the number of two equal policies, or how far typical rounding takes it on this table.
+    Engines that round less come nearer to equal policies, so this is a bound.
+    """
+    metric = METRICS[name]
+    if value.expected is None or metric.guide is None:
+        return "" if metric.ideal is None else f"{metric.ideal:g}"
+    hundredths = 100 * value.expected
+    if metric.guide.error < metric.guide.warning:
+        return f"≥{floor(hundredths) / 100:g}"
+    return f"≤{ceil(hundredths) / 100:g}"
 
 
 def limits(name: str, value: MetricValue) -> str:

@@ -38,7 +38,7 @@ from rcdiag.pages.gauges import gauges
 from rcdiag.pages.headline import Headline, answer, headline, with_findings
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.pages.score.words import clusters, lowered_levels
+from rcdiag.pages.score.words import clusters, expected, lowered_levels
 from rcdiag.pages.tabs.training_log import training_log
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
@@ -387,11 +387,8 @@ def _numbers(results: DumpResults) -> Section | None:
 
 
 def _expected(name: str, value: MetricValue) -> Cell:
-    """Return the ideal of a metric, or the value that rounding alone gives on this table."""
-    if value.expected is not None:
-        return text(f"≈ {value.expected:.3g}", order=value.expected)
-    ideal = METRICS[name].ideal
-    return amount(ideal, "" if ideal is None else f"{ideal:.3g}")
+    order = METRICS[name].ideal if value.expected is None else value.expected
+    return amount(order, expected(name, value))
 
 
 def _limits(guide: Guide | None, value: MetricValue) -> Cell:
