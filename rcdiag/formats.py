@@ -211,23 +211,32 @@ LARGE_WORDS = ((1e9, "billion"), (1e6, "million"))
 LARGEST_IN_WORDS = 1e12  # from here on powers of ten are easier to read than words
 
 
-def rough(value: float) -> str:
-    """Return an estimate with two significant digits: `240`, `19 million`, `3.1e+14`."""
+def rough(value: float, digits: int = 2) -> str:
+    """Return an estimate with some significant digits: `240`, `19 million`, `3.1e+14`."""
     if not isfinite(value) or abs(value) >= LARGEST_IN_WORDS:
-        return f"{value:.2g}"
-    two = float(f"{value:.2g}")
+        return f"{value:.{digits}g}"
+    rounded = float(f"{value:.{digits}g}")
     for size, word in LARGE_WORDS:
-        if abs(two) >= size:
-            return f"{two / size:.3g} {word}"
-    return f"{two:,.0f}" if abs(two) >= 10.0 else f"{two:.2g}"
+        if abs(rounded) >= size:
+            return f"{rounded / size:.{digits + 1}g} {word}"
+    return f"{rounded:,.0f}" if abs(rounded) >= 10.0 ** (digits - 1) else f"{rounded:.{digits}g}"
 
 
 def from_to(first: float, last: float) -> str:
-    """Return two estimates in one notation, once if they agree: `9.5e-05 to 1.2e-04`, `0.2`."""
-    sizes = sorted((abs(first), abs(last)))
-    if NOISE < sizes[0] < 1e-4 and sizes[1] < 1e-3:
-        return " to ".join(dict.fromkeys((f"{first:.1e}", f"{last:.1e}")))
-    return " to ".join(dict.fromkeys((rough(first), rough(last))))
+    """Return two estimates that are told apart: `9.5e-05 to 1.2e-04`, `1 to 0.996`; or one."""
+    return " to ".join(dict.fromkeys(distinct(first, last)))
+
+
+def distinct(*values: float) -> list[str]:
+    """Return estimates in one notation, with two digits or as many, up to five, as differ."""
+    sizes = sorted(map(abs, values))
+    powers = NOISE < sizes[0] < 1e-4 and sizes[-1] < 1e-3
+    texts: list[str] = []
+    for digits in range(2, DIGITS + 1):
+        texts = [f"{x:.{digits - 1}e}" if powers else rough(x, digits) for x in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
 
 
 def mean_ratio(value: float) -> str:

@@ -116,7 +116,10 @@ def test_counts_of_one_are_singular_and_others_plural():
         (0.17, 0.2, "0.17 to 0.2"),
         (3e-5, 0.2, "3e-05 to 0.2"),
         (0.0, 240.4, "0 to 240"),
-        (1.41e-5, 1.43e-5, "1.4e-05"),
+        (1.41e-5, 1.43e-5, "1.41e-05 to 1.43e-05"),
+        (0.9997, 0.9951, "1 to 0.995"),
+        (240.2, 241.9, "240 to 242"),
+        (1.0, 1.0 + 1e-9, "1"),
     ],
 )
 def test_two_estimates_are_in_one_notation(first, last, text):

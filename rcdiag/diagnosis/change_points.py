@@ -24,7 +24,9 @@ LEAST_GAIN = 2.0 * WITH_A_CHOICE
 # 95% quantile of chi-squared with one degree of freedom: steps whose gain is at most this much
 # smaller than the best one are in the interval of a change.
 INTERVAL = NORMAL_REACH**2
-POWERS = (0.5, 1.0)  # after a bend a series grows as one of these powers of the steps since
+# (pace, power): after a bend a series grows as log(1 + (steps since / pace)^power), as log k3 does
+# where weights drift apart, in independent directions or in one; or by a straight line.
+GROWTHS = ((1.0, 1.0), (4.0, 2.0))
 FEWEST = 6  # steps that a series needs to estimate its noise
 MAD = NormalDist().inv_cdf(0.75)  # median of |x| of a standard normal x
 
@@ -154,18 +156,14 @@ def jump_gains(y: Array, weight: Array) -> Array:
 
 
 def _bend_gains(y: Array, weight: Array, fewest: int) -> Array:
-    """Return how much a bend at each index reduces the weighted sum of squares about the mean.
-
-    From the bend on the series grows as a power of the steps since then. Besides the straight line
-    the square root is tried: weights that drift apart make log k3 grow fast at first.
-    """
+    """Return how much a bend at each index reduces the weighted sum of squares about the mean."""
     gain = np.zeros(len(y))
     centred = weight * (y - np.average(y, weights=weight))
     place = np.arange(len(y), dtype=np.float64)
     for at in range(0, len(y) - 2 * fewest):
         since = np.maximum(place - at, 0.0)
-        for power in POWERS:
-            ramp = since**power
+        grown = [np.log1p((since / pace) ** power) for pace, power in GROWTHS]
+        for ramp in (since, *grown):
             ramp -= np.average(ramp, weights=weight)
             gain[at] = max(gain[at], (ramp @ centred) ** 2 / (weight @ ramp**2))
     return gain

@@ -38,8 +38,8 @@ from rcdiag.diagnosis.logged.over_steps import (
     trained,
     what_the_update_compares,
 )
-from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun
-from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun, Series
+from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
 from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST_ROWS,
@@ -251,11 +251,8 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         here = next((one for one in still if lasts(one, changes, window.first)), None)
         return found if here is None else _changes_size(here, found)
     size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
-    if found.slug != "forwards-differ" or size is None:
+    if found.slug != "forwards-differ" or found.verdict == "broken" or size is None:
         return found
-    bends = [change for change in grown if change.quantity == size.quantity.name]
-    if found.verdict == "broken":
-        return _or_stale(found) if bends and trained(run, bends[0].low) else found
     staleness = run.series.get("staleness")
     if staleness is not None and (r := _rank_correlation(size, staleness)) > RELATED:
         return _as(
@@ -266,37 +263,51 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
-    drifted = window.rms is None or window.rms <= LARGEST_DRIFT
-    if bends and drifted and _of_updates(run, changes, bends[0]):
-        one = bends[0]
-        return _as(
-            found,
-            "weights-never-synced",
-            LIKELY,
-            f"`{one.key}` grows steadily from step {one.step} on, from {one.before:.2g} to "
-            f"{one.after:.2g}, as where the sampler's weights fall behind the trainer's.",
-            fact(one.key, "grows with the steps", before=one.before, after=one.after),
-        )
-    return _or_stale(found) if bends and trained(run, bends[0].low) else found
+    drift = next((one for one in grown if _is_drift(one, changes, size)), None)
+    if drift is None or not trained(run, drift.low):
+        return found
+    grows = (
+        f"`{drift.key}` grows steadily from step {drift.step} on, from "
+        f"{from_to(drift.before, drift.after)}"
+    )
+    evidence = fact(drift.key, "grows with the steps", before=drift.before, after=drift.after)
+    if _of_updates(run, changes, drift):
+        lag = "as where the sampler's weights fall behind the trainer's"
+        return _as(found, "weights-never-synced", LIKELY, f"{grows}, {lag}.", evidence)
+    return replace(
+        found,
+        message=f"{found.message} {grows}: weights that fall behind, or noise that grows.",
+        evidence=[evidence, *found.evidence],
+        also_possible=(*dict.fromkeys((*STALE, "quantised-weights", *found.also_possible)),),
+    )
 
 
-def _or_stale(found: Found) -> Found:
-    """Add weights that lag to what is possible, as they are wherever a mismatch grows."""
-    return replace(found, also_possible=(*dict.fromkeys((*STALE, *found.also_possible)),))
+def _is_drift(growth: Change, changes: Sequence[Change], size: Series) -> bool:
+    """Tell whether the size of log-ratios grows, and no further than weights drift apart."""
+    name = size.quantity.name
+    after = [one.after for one in changes if one.quantity == name and one.step >= growth.step]
+    return growth.quantity == name and rms_of(name, np.array(max(after))) <= LARGEST_DRIFT
 
 
 def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
-    """Tell whether weights that are never synced may be all that makes a mismatch grow.
+    """Tell whether weights that are never synced are the likeliest cause of a growth.
 
-    They are not at a learning rate of 0, nor if the log has a staleness that does not grow. A
-    sampler that keeps its weights also keeps the mean length of its responses.
+    They begin as equal weights, with no more than rounding between the two sides, and drift apart
+    by more than noise grows with the entropy: by 1 - exp(-entropy) at most. They are not the cause
+    if the log has a staleness that does not grow. A sampler that keeps its weights also keeps the
+    mean length of its responses.
     """
 
-    def moved(name: str, *, up: bool = False) -> bool:
-        return any(one.quantity == name and (one.after > one.before or not up) for one in changes)
+    def of(name: str) -> list[Change]:
+        return [one for one in changes if one.quantity == name]
 
-    stale = "staleness" not in run.series or moved("staleness", up=True)
-    return stale and trained(run, growth.low) and not moved("response_length")
+    noise = growth.before
+    if entropy := of("entropy"):
+        noise *= math.expm1(-entropy[-1].after) / math.expm1(-entropy[0].before)
+    stale = "staleness" not in run.series or any(one.after > one.before for one in of("staleness"))
+    more_than_noise = growth.after > FELL_BEHIND * noise
+    equal_before = not beyond_rounding(growth.quantity, growth.before)
+    return equal_before and more_than_noise and stale and not of("response_length")
 
 
 def _jumps(change: Change) -> bool:

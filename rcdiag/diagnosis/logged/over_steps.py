@@ -12,7 +12,7 @@ from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, per
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
 from rcdiag.diagnosis.thresholds import HALF, SHOWN
-from rcdiag.formats import from_to, plural
+from rcdiag.formats import distinct, from_to, plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
 OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
@@ -114,8 +114,9 @@ def _single_steps(run: LoggedRun, first: Change) -> str:
     *others, last = steps
     named = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
     values = series.values[at]
-    ends = dict.fromkeys(f"{x:.2g}" for x in (values.min(), values.max()))
-    return f"At {named} alone `{first.key}` is {' to '.join(ends)} instead of {first.before:.2g}."
+    *ends, usual = distinct(float(values.min()), float(values.max()), first.before)
+    level = " to ".join(dict.fromkeys(ends))
+    return f"At {named} alone `{first.key}` is {level} instead of {usual}."
 
 
 def _further(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
@@ -133,7 +134,8 @@ def _further(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     furthest = later[int(np.argmax(np.abs(level - before)))]
     if furthest is first or first.quantity not in OF_SIZE:
         return ""
-    return f", and to {furthest.after:.2g} at step {furthest.step}"
+    *_, level_then = distinct(first.before, first.after, furthest.after)
+    return f", and to {level_then} at step {furthest.step}"
 
 
 def _from_to(change: Change) -> str:
@@ -160,12 +162,7 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
 
     Of those that change before, only the ones that a failing update or policy moves are named.
     """
-    alone = [
-        one
-        for one in changes
-        if not run.series[one.quantity].quantity.compares
-        and f"{one.before:.2g}" != f"{one.after:.2g}"
-    ]
+    alone = [one for one in changes if not run.series[one.quantity].quantity.compares]
     groups = {
         "Before the mismatch": [
             one

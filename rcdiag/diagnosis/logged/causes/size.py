@@ -52,7 +52,7 @@ def other_forward(window: Window) -> Found | None:
     rms = window.rms
     if rms is not None and rms >= ENGINE:
         names = [name for name in SIZES if window.number(name) is not None]
-        size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
+        differ = f"The two sides differ by {rms:.2g} nats at a token (`{window.key_of_size}`)"
     else:
         names = [
             name
@@ -61,7 +61,7 @@ def other_forward(window: Window) -> Found | None:
         ]
         if not names:
             return None
-        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
+        differ = f"The two sides differ: `{window.key(names[0])}` is {window.number(names[0]):.3g}"
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     near = known and is_near_1(window)
@@ -75,9 +75,9 @@ def other_forward(window: Window) -> Found | None:
         evidence.append(ratio_evidence(window, near_it if near else far))
     if below:
         return undecided(
-            f"The two sides differ by {size}, beyond rounding, and the mean ratio is below 1 by "
-            "more than chance: zeros may stand in place of a few log-probs, which weights do not "
-            "correct, or top-p, top-k or min-p left some probability out.",
+            f"{differ}, beyond rounding, and the mean ratio is below 1 by more than chance: zeros "
+            "may stand in place of a few log-probs, which weights do not correct, or top-p, top-k "
+            "or min-p left some probability out.",
             evidence,
             ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
@@ -89,8 +89,8 @@ def other_forward(window: Window) -> Found | None:
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
             verdict="broken" if doubtless else "inconclusive",
-            message=f"The two sides differ by {size}, more than stale weights explain: other "
-            "contexts, another model, or columns that do not belong together.",
+            message=f"{differ}, more than stale weights explain: other contexts, another model, or "
+            "columns that do not belong together.",
             evidence=evidence,
             also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
         )
@@ -103,8 +103,8 @@ def other_forward(window: Window) -> Found | None:
         slug="forwards-differ",
         score=WEAK if sampled else GUESS,
         verdict="correctable" if sampled else "inconclusive",
-        message=f"The two sides differ by {size}, beyond rounding, and {tail}: other weights, "
-        "precision or contexts; means over tokens cannot tell which.",
+        message=f"{differ}, beyond rounding, and {tail}: other weights, precision or contexts; "
+        "means over tokens cannot tell which.",
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
     )
