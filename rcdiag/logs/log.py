@@ -35,6 +35,9 @@ STEP_KEYS = (
     "iteration",
     "_step",
 )
+# slime and miles count updates by the first key, and rollouts by the others in rows of their own:
+# `train/step` is rollout * updates + update (slime/backends/megatron_utils/model.py).
+OF_UPDATES, OF_ROLLOUTS = "train/step", ("rollout/step", "step")
 # ms-swift writes the step as `7/100` under this key.
 STEP_OF_ALL = "global_step/max_steps"
 # The rounding of a key is read from its own numbers if at least OWN_NUMBERS different ones have
@@ -111,6 +114,7 @@ class Log(Struct, frozen=True, dict=True):
     format: str
     rows: Mapping[int | None, Row]  # None: the only row of a log without steps
     counted: bool = False  # the log has no steps; rows are counted from 1
+    updates: int = 1  # of each rollout, where the log counts both; then steps are rollouts
     resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
     repeated: tuple[int, ...] = ()  # steps that it has twice, since it was resumed before them
     run: str = ""  # name of the run, in a file of several that names them
@@ -132,6 +136,11 @@ class Log(Struct, frozen=True, dict=True):
             )
         if self.counted:
             notes.append("The log has no step numbers; its rows are counted from 1.")
+        if self.updates > 1:
+            notes.append(
+                f"The log counts {self.updates} updates (`{OF_UPDATES}`) of each rollout "
+                f"(`{OF_ROLLOUTS[0]}`): steps are rollouts, with the numbers of their last update."
+            )
         if twice := self.repeated:
             ends = str(twice[0]) if len(twice) == 1 else f"{twice[0]} to {twice[-1]}"
             notes.append(
@@ -256,6 +265,12 @@ def _grouped(
 ) -> list[Log]:
     flat = [row for record in records if (row := dict(_flat(record)))]
     steps = _steps(flat, step_key)
+    updates = _updates_of_rollout(flat) if step_key is None else 1
+    if updates > 1:
+        steps = [
+            step // updates if step is not None and OF_UPDATES in row else step
+            for step, row in zip(steps, flat, strict=True)
+        ]
     flat = [{key: number for key, number in row.items() if key != step_key} for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:
@@ -272,7 +287,7 @@ def _grouped(
             if runs[-1].ends_before(step, row):
                 runs.append(_OneRun())
             runs[-1].add(step, row)
-    return [run.log(path, format) for run in runs]
+    return [replace(run.log(path, format), updates=updates) for run in runs]
 
 
 class _OneRun:
@@ -348,6 +363,19 @@ def _steps(rows: Sequence[Row], step_key: str | None) -> list[int | None]:
         known.get(counter) if step is None else step
         for counter, step in zip(by_logger, named, strict=True)
     ]
+
+
+def _updates_of_rollout(rows: Sequence[Row]) -> int:
+    """Return how many updates are made of each rollout; 1 where the log does not count both."""
+    updates = [_step_of(row, (OF_UPDATES,)) for row in rows]
+    rollouts = [_step_of(row, OF_ROLLOUTS) for row in rows if OF_UPDATES not in row]
+    last_update, last_rollout = (
+        max((step for step in steps if step is not None and step >= 0), default=None)
+        for steps in (updates, rollouts)
+    )
+    if last_update is None or last_rollout is None:
+        return 1
+    return -(-(last_update + 1) // (last_rollout + 1))
 
 
 def _step_of(row: Row, names: Sequence[str] = (*STEP_KEYS, STEP_OF_ALL)) -> int | None:

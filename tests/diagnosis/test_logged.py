@@ -908,6 +908,20 @@ def test_a_growth_by_squares_of_the_steps_is_found_where_it_begins(seed: int) ->
     assert abs(change.step - BEGINS) <= 2
 
 
+@pytest.mark.parametrize(("k3", "verdict"), [(0.28, "inconclusive"), (4.0, "broken")])
+def test_a_k3_that_is_too_large_for_any_sampler_is_broken(
+    tmp_path: Path, k3: float, verdict: str
+) -> None:
+    """Whether the recorded distribution sampled, when k1 is k3, or not."""
+    rows = [
+        {"mismatch_kl/all/mean": (1e-4 if i < BEGINS else k3) * (1.0 + 0.1 * (i % 3))}
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == (verdict, "forwards-differ")
+
+
 def test_a_correlation_is_no_distance_in_the_sentence(tmp_path: Path) -> None:
     key = "training/rollout_actor_probs_pearson_corr"
     rows = [{key: (0.999 if i < BEGINS else 0.98) + 1e-4 * (i % 3)} for i in range(STEPS)]

@@ -339,6 +339,30 @@ def test_dicts_that_slime_prints(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("counter", ["rollout/step", "step"])
+@pytest.mark.parametrize(("updates", "done"), [(1, 10), (4, 40), (4, 38)])
+def test_updates_of_slime_stand_at_their_rollout(
+    tmp_path: Path, counter: str, updates: int, done: int
+) -> None:
+    rows: list[dict[str, float]] = []
+    for rollout in range(10):
+        rows.append({counter: rollout, "rollout/reward": rollout})
+        of_it = range(rollout * updates, (rollout + 1) * updates)
+        rows += [{"train/step": step, "train/loss": step} for step in of_it if step < done]
+    log = text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert values(log, "rollout/reward") == {rollout: rollout for rollout in range(10)}
+    last = {rollout: min((rollout + 1) * updates, done) - 1 for rollout in range(10)}
+    assert values(log, "train/loss") == last
+    assert log.notes == (
+        [
+            "The log counts 4 updates (`train/step`) of each rollout (`rollout/step`): steps are "
+            "rollouts, with the numbers of their last update."
+        ]
+        if updates > 1
+        else []
+    )
+
+
 PRIME_CONSOLE = """12:01:00 SUCCESS Starting training loop
 12:01:05   DEBUG Micro Step 0/8 | Loss 9.0000 | Entropy 9.0000 | Mismatch KL 9.0000
 \x1b[32m12:01:07 SUCCESS\x1b[0m [trainer] Step 0 |   5.21s | Loss -0.0012 | Entropy 0.2819 \

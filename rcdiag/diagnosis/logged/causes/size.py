@@ -83,7 +83,8 @@ def other_forward(window: Window) -> Found | None:
         )
     if (rms or 0.0) > LARGEST_DRIFT:
         # Mean surprisal under the trainer minus that under the sampler: its tokens are RARE there.
-        away = 0.0 if window.k1 is None else window.k1.value
+        # Where it is not logged it is k3 if the recorded distribution sampled; if not, broken too.
+        away = (window.number("k3") or 0.0) if window.k1 is None else window.k1.value
         doubtless = away > -RARE or (known and not near)
         return Found(
             slug="forwards-differ",
