@@ -922,6 +922,43 @@ def test_a_k3_that_is_too_large_for_any_sampler_is_broken(
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == (verdict, "forwards-differ")
 
 
+@pytest.mark.parametrize(("largest", "verdict"), [(5e4, "healthy"), (4.85e8, "inconclusive")])
+@pytest.mark.parametrize("key", ["policy/loss_metrics/is_ratio_max", "offpolicy/ratio/max"])
+def test_a_ratio_of_more_than_the_tokens_of_a_step_is_of_no_sample(
+    tmp_path: Path, key: str, largest: float, verdict: str
+) -> None:
+    """In a single step it may be chance; SkyRL and rLLM bound it at e^20."""
+    sizes = 1e-4 * np.exp(noise(7))
+    rows = [
+        {"offpolicy/k3_kl": sizes[i], key: largest if i % 4 == 1 else 3.0} for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    if verdict != "healthy":
+        assert f"`{key}` is up to 4.8e+08" in diagnosis.summary
+        assert "in 15 steps" in diagnosis.summary
+        alone = diagnosed([row | {key: 3.0} for row in rows[:-3]] + rows[-3:], tmp_path).diagnosis
+        assert alone is not None
+        assert alone.verdict == "healthy"
+
+
+def test_shares_of_responses_that_skyrl_rejects_are_read(tmp_path: Path) -> None:
+    metrics = "policy/loss_metrics/"
+    rows = [
+        {
+            "policy/rollout_train_logprobs_abs_diff_mean": 0.01 * (1.0 + 0.1 * (i % 3)),
+            f"{metrics}is_ratio_mean": 1.0 + 1e-4 * (i % 3),
+            f"{metrics}geo_sequence_mask_masked_ratio": 0.0 if i < BEGINS else 0.6,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert f"`{metrics}geo_sequence_mask_masked_ratio` is 0.6" in diagnosis.summary
+
+
 def test_a_correlation_is_no_distance_in_the_sentence(tmp_path: Path) -> None:
     key = "training/rollout_actor_probs_pearson_corr"
     rows = [{key: (0.999 if i < BEGINS else 0.98) + 1e-4 * (i % 3)} for i in range(STEPS)]

@@ -16,7 +16,12 @@ from collections.abc import Callable
 from rcdiag.diagnosis.logged.causes.alignment import other_tokens, unrelated
 from rcdiag.diagnosis.logged.causes.correction import costs_much, other_weight, rejects_some
 from rcdiag.diagnosis.logged.causes.found import Found
-from rcdiag.diagnosis.logged.causes.mean_ratio import kept_set, not_the_sampler, weights_above_1
+from rcdiag.diagnosis.logged.causes.mean_ratio import (
+    kept_set,
+    not_the_sampler,
+    ratio_of_no_sample,
+    weights_above_1,
+)
 from rcdiag.diagnosis.logged.causes.not_finite import not_finite_in, overflow_in
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
@@ -58,6 +63,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     rejects_some,
     beyond_by_far,
     beyond_float32,
+    ratio_of_no_sample,
     noise,
 )
 

@@ -7,6 +7,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import LIKELY, WEAK
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
+    FEWEST_BEYOND,
     HEAVY,
     SAME_SURPRISAL,
     Found,
@@ -21,6 +22,9 @@ from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, PART, SURELY
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
 # Zeros in place of log-probs of x nats lower E[ratio] by k3 / (x - 1), and x is hardly above 20.
 OF_ZEROS = 1.0 / 19.0
+# Tokens: no step has as many. One in R sampled tokens has a ratio of R at most, by Markov's
+# inequality, since the mean is 1.
+TOKENS_OF_A_STEP = 1e8
 # Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 
@@ -97,6 +101,24 @@ def weights_above_1(window: Window) -> Found | None:
             window.fact("least_weight", "no lower bound explains it"),
         ],
         also_possible=["temperature-raw-recorded", "draft-recorded", "shift-by-one"],
+    )
+
+
+def ratio_of_no_sample(window: Window) -> Found | None:
+    """Look for a ratio of a token that none of a step's tokens has if the record sampled them.
+
+    A single step may have it by chance.
+    """
+    one = window.series("ratio_max")
+    values = window.values("ratio_max")
+    count = int((values > TOKENS_OF_A_STEP).sum())
+    if one is None or count < FEWEST_BEYOND:
+        return None
+    return undecided(
+        f"`{one.key}` is up to {np.nanmax(values):.2g}, and above {TOKENS_OF_A_STEP:.0e} in "
+        f"{count} steps. Of tokens that the recorded distribution sampled one in that many has "
+        "such a ratio at most: a few recorded log-probs are not of what sampled.",
+        [window.fact("ratio_max", "more than a step has tokens", float(np.nanmax(values)))],
     )
 
 
