@@ -176,6 +176,23 @@ def listed(names: Sequence[object], most: int = 1) -> str:
     return f"{', '.join(map(str, names[:most]))}{more}"
 
 
+def shortest_names(paths: Sequence[str]) -> list[str]:
+    """Shorten paths or keys to their last parts, as many as it takes to tell each from the others.
+
+    Of `healthy/metrics.jsonl`, `failed/metrics.jsonl` and `runs/other.jsonl` the last one alone
+    becomes shorter: `other.jsonl`.
+    """
+    parts = [path.split("/") for path in paths]
+    shortest = (
+        next(
+            (n for n in range(1, len(one)) if [of[-n:] for of in parts].count(one[-n:]) == 1),
+            len(one),
+        )
+        for one in parts
+    )
+    return ["/".join(one[-n:]) for one, n in zip(parts, shortest, strict=True)]
+
+
 def duration(seconds: float) -> str:
     """Return a duration in seconds, minutes or hours: `45 s`, `12 min`, `1 h 40 min`."""
     if seconds < 90:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +11,7 @@ from rich.table import Table
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import number, plural
-from rcdiag.pages.diagnose.logs import in_order
+from rcdiag.pages.diagnose.logs import in_order, names_of
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
 from rcdiag.pages.score.training import OF_TRAINING
 from rcdiag.results import DiagnoseResult
@@ -49,9 +48,9 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool, rows: int
     """
     brief = len(logs) > 1 and not verbose
     room = rows if not brief else max(rows // len(logs), min(rows, 2))
-    for place, log in enumerate(logs):
+    for place, (name, log) in enumerate(zip(names_of(logs), logs, strict=True)):
         if len(logs) > 1:
-            said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
+            said = f"{name}: {log.log_verdict}. {log.summary}"
             out.print(
                 "\n" * (place > 0) + escape(shortened_to(said, out.width, 2 if brief else 99))
             )

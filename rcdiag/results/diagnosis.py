@@ -285,6 +285,12 @@ class Diagnosis(Part, frozen=True, kw_only=True):
             return None
         return SEVERITY_OF_VERDICT.get(self.verdict)
 
+    @property
+    def fault(self) -> NamedCause | None:
+        """Return the first cause if it is one of a fault; None if nothing is wrong or known."""
+        first = next(iter(self.causes), None)
+        return None if first is None or first.slug in NOTHING_WRONG else first
+
     def against_weights(self, levels: Collection[str | None] = ()) -> str | None:
         """Say that no importance weights repair the table; None unless it is broken.
 

@@ -13,13 +13,13 @@ from rcdiag.diagnosis.logged.judge import judge
 from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.formats import after_colon
+from rcdiag.formats import after_colon, as_sentence, shortest_names
 from rcdiag.logs import Log, LogFile, NoNumbersError, log_files, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.usecases.log_alone import summarised
 from rcdiag.usecases.provenance import provenance_of_files
-from rcdiag.usecases.run_setup import setup_of
+from rcdiag.usecases.run_setup import setups_of
 
 STEP = "step"  # the name by which a user names the key of the training step
 # Verdicts; of several runs, the one whose verdict comes first gives the diagnosis.
@@ -34,7 +34,8 @@ def logged_runs(
 
     A log is recognised by a key of the mismatch, or by given keys. If the files are `no_dump` of
     any format, any key of a training log is enough; otherwise the user sees the dump's error.
-    `keys` may also name the key of the training step, under STEP. A folder stands for its files.
+    `keys` may also name the key of the training step, under STEP. A folder stands for its files,
+    and a file that is named twice counts once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(sources, (list, tuple)) or not sources:
@@ -45,7 +46,7 @@ def logged_runs(
     step_key = keys.pop(STEP, None)
     logs: list[Log] = []
     named = [Path(name) for name in sources]
-    for path in (file for name in named for file in log_files(name)):
+    for path in {file.resolve(): file for name in named for file in log_files(name)}.values():
         try:
             log = read_log(path, step_key)
         except RcdiagError as refused:
@@ -61,7 +62,8 @@ def logged_runs(
             files = ", ".join(dict.fromkeys(str(log.path) for log in logs))
             some = ", ".join(list(logs[0].keys)[:8])
             raise RcdiagError(f"{files}: no key {key!r}", hint=f"{logs[0].path.name} has {some}")
-    runs = [logged_run(_name(log, logs), log, keys) for log in logs]
+    names = shortest_names([str(log.path.with_name(_name(log, logs))) for log in logs])
+    runs = [logged_run(name, log, keys) for name, log in zip(names, logs, strict=True)]
     for run in runs:
         if not (run.of_mismatch or ((keys or no_dump) and run.series)):
             if no_dump and len(run.log.rows) > 1 and b"[" not in LogFile.at(run.log.path).head:
@@ -104,7 +106,7 @@ def diagnose_logs(
 ) -> DiagnoseResult:
     """Diagnose training logs; the diagnosis is the worst run's, and each run has a summary."""
     began = time.monotonic()
-    setups = [setup_of(run, trainer, trainer_config) for run in runs]
+    setups = setups_of(runs, trainer, trainer_config)
     if "vocab_size" in given:
         vocabulary = _vocabulary(given["vocab_size"])
         setups = [
@@ -112,9 +114,7 @@ def diagnose_logs(
         ]
     runs = [replace(run, known=setup.known) for run, setup in zip(runs, setups, strict=True)]
     found = [judge(run, family=setup.family) for run, setup in zip(runs, setups, strict=True)]
-    worst = min(
-        range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
-    )
+    worst = min(range(len(found)), key=lambda index: _urgency(found[index].diagnosis))
     return DiagnoseResult(
         provenance=provenance_of_files(list(dict.fromkeys(run.log.path for run in runs)), seed),
         num_sequences=0,
@@ -137,13 +137,20 @@ def diagnose_logs(
     )
 
 
+def _urgency(diagnosis: Diagnosis) -> tuple[int, bool]:
+    """Rank runs by their verdict; of equal verdicts, one that names a fault comes first."""
+    return WORST_FIRST.index(diagnosis.verdict), diagnosis.fault is None
+
+
 def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[LoggedRun]) -> Diagnosis:
     """Name the worst of several runs in its diagnosis, and say where it leaves the others."""
-    since = diagnosis.causes[0].from_step if diagnosis.causes else None
-    others = [parting(worst, other, since) for other in runs if other is not worst]
-    if not others or diagnosis.over_steps is None:
+    if len(runs) == 1 or diagnosis.over_steps is None:
         return diagnosis
-    says = " ".join([*others, diagnosis.over_steps.says])
+    since = None
+    if (fault := diagnosis.fault) is not None:
+        since = int(worst.steps[0]) if fault.from_step is None else fault.from_step
+    others = [parting(worst, other, since) for other in runs if other is not worst]
+    says = " ".join([*others, as_sentence(diagnosis.over_steps.says)])
     return replace(
         diagnosis,
         summary=f"{worst.name}: {after_colon(diagnosis.summary)}",

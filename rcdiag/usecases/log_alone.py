@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from rcdiag.diagnosis.logged.changes import Change
@@ -9,6 +11,7 @@ from rcdiag.diagnosis.logged.judge import Judged, judge
 from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
 from rcdiag.diagnosis.rules import levels_of
 from rcdiag.logs import Log
+from rcdiag.results.diagnosis import NamedCause
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
 from rcdiag.usecases.run_setup import RunSetup, setup_of
 
@@ -21,9 +24,17 @@ def log_alone(log: Log, trainer: str) -> LogSummary | None:
     return summarised(run, setup_of(run, trainer), judge(run, family=trainer))
 
 
+def fault_of(log: Log, trainer: str) -> NamedCause | None:
+    """Return the fault that a trainer's log shows, of whatever confidence; None without one."""
+    run = logged_run(log.path.name, log)
+    if not run.series:
+        return None
+    return judge(run, family=trainer).diagnosis.fault
+
+
 def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
     return LogSummary(
-        file=str(run.log.path.with_name(run.name)),
+        file=str(run.log.path.with_name(Path(run.name).name)),
         log_format=run.log.format,
         trainer_of_log=setup.family,
         generations_of_log=setup.generations,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,23 @@ class RunSetup(Struct, frozen=True, kw_only=True):
         """Return a note on how the trainer computes a key's number: clamps, masks, means."""
         ours = self.names and self.names.ours(key)
         return self.names.note(ours) if self.names and ours else ""
+
+
+def setups_of(
+    runs: Sequence[LoggedRun], trainer: str | None, trainer_config: str | Path | None
+) -> list[RunSetup]:
+    """Identify the trainers of several runs.
+
+    If some have keys of the trainer that is given, by name or by its configuration, it counts for
+    these alone, and the others are identified by their keys.
+    """
+    given = [setup_of(run, trainer, trainer_config) for run in runs]
+    by_keys = [_families_of(run) for run in runs]
+    fits = [not alike or one.family in alike for one, alike in zip(given, by_keys, strict=True)]
+    return [
+        one if of_given or not any(fits) else setup_of(run, None)
+        for run, one, of_given in zip(runs, given, fits, strict=True)
+    ]
 
 
 def setup_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -134,6 +135,30 @@ def test_a_growing_gradient_norm_is_shown_beside_the_mismatch(rcdiag, tmp_path):
     chart = draw(load_result(result))
     assert [row[0] for row in chart.rows] == ["k3_kl"] * 3 + ["actor/grad_norm"] * 48
     assert [panel.x.end for panel in chart.panels] == [47, 47]
+
+
+def test_keys_have_the_parts_that_tell_them_apart(rcdiag, table, tmp_path, monkeypatch):
+    """Several keys of TRL and AReaL end in `/mean` or `/avg`."""
+    monkeypatch.setenv("COLUMNS", "120")
+    log = tmp_path / "metrics.jsonl"
+    keys = ("sampling_logp_difference/mean", "importance_sampling_ratio/mean")
+    log.write_text(json.dumps({"step": 7, **{f"sampling/{key}": 0.31 for key in keys}}) + "\n")
+    ran = rcdiag("score", table, "--logged", log, "--trainer", "trl", "-v")
+    shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}
+    assert set(keys) <= shown
+
+
+def test_a_drift_moves_from_a_step_on(rcdiag, table, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    entropy = [1.0 + 0.05 * max(step - 20, 0) + 0.01 * (step % 3) for step in range(48)]
+    log.write_text(
+        "".join(
+            json.dumps({"step": step, "rollout_corr/kl": KL, "actor/entropy": number}) + "\n"
+            for step, number in enumerate(entropy)
+        )
+    )
+    ran = rcdiag("score", table, "--logged", log, "-v")
+    assert re.search(r"actor/entropy \(1 to \S+\) from step \d+ on", " ".join(ran.out.split()))
 
 
 def breaking_log(path: Path, steps: int, first_broken: int) -> Path:

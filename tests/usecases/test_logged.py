@@ -81,9 +81,38 @@ def test_a_log_that_is_faulty_at_the_steps_of_a_healthy_table_leaves_its_verdict
         found = scored(log, table).diagnosis
         verdicts[name] = found.verdict
         if name == "same":
-            assert "log same.jsonl at the same steps (0, 1) is broken" in found.summary
+            assert "log same.jsonl at the same steps (0, 1) shows a fault" in found.summary
             assert f"{PREFIX}training_log_ppl" in found.summary
     assert verdicts == {"same": "inconclusive", "later": "healthy"}
+
+
+def test_numbers_that_contradict_a_healthy_table_in_one_step_leave_its_verdict_open(rows, tmp_path):
+    """One step gives little confidence in a cause, but its numbers are not those of the table."""
+    noise = pl.col("rollout_log_probs").list.eval(
+        pl.element() - 1e-3 * (pl.element() * 1e4).sin().abs()
+    )
+    table = first_steps().filter(pl.col("step") == 1).with_columns(old_log_probs=noise)
+    first = scored(write_log(tmp_path / "a.jsonl", {1: verl_run.token_is(rows[1])}), table)
+    own = {one.key: one.ours for one in first.logged.keys}
+    log = write_log(tmp_path / "own.jsonl", {1: own})
+    assert scored(log, table).diagnosis.verdict == "healthy"
+    contradicted = {**own, f"{PREFIX}k3_kl": 0.05, f"{PREFIX}kl": 0.04}
+    found = scored(write_log(tmp_path / "other.jsonl", {1: contradicted}), table).diagnosis
+    assert found.verdict == "inconclusive"
+    assert "the log other.jsonl at the same step (1) shows a fault: the two sides" in found.summary
+    assert "k3_kl`" in found.summary
+
+
+def test_numbers_of_the_correction_alone_are_of_other_settings(rows, tmp_path):
+    """The dump is what the trainer saw: all numbers that no setting changes agree."""
+    own = verl_run.token_is(rows[0])
+    weights = {**own, f"{PREFIX}rollout_is_mean": 0.123456789}
+    log = write_log(tmp_path / "weights.jsonl", {0: weights})
+    (found,) = (one for one in scored(log, presets=()).findings if one.slug == "logged-differs")
+    assert "settings of the run's correction" in found.fix
+    log = write_log(tmp_path / "sizes.jsonl", {0: {**weights, f"{PREFIX}k3_kl": 0.123456789}})
+    (found,) = (one for one in scored(log, presets=()).findings if one.slug == "logged-differs")
+    assert "same run" in found.fix
 
 
 def test_without_a_log_there_is_no_comparison(tmp_path):

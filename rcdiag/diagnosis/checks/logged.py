@@ -24,16 +24,28 @@ def _beside(comparison: LogComparison) -> str:
     return f"{comparison.file} and {preset}"
 
 
+def _of_the_correction(given: CheckInput) -> set[str]:
+    """Return the trainer's keys that have other numbers under other presets, as weights have."""
+    presets = [one.metrics for one in given.result.corrections.values()]
+    keys = {key for metrics in presets for key in metrics}
+    return {key for key in keys if len({of[key] for of in presets if key in of}) > 1}
+
+
 def _differs(given: CheckInput) -> Iterator[Observation]:
     comparison = _comparison(given)
     if comparison is None or not comparison.unexplained:
         return
     count, keys = len(comparison.unexplained), len(comparison.keys)
     names = list(dict.fromkeys(one.key for one in comparison.unexplained))
+    of_correction = _of_the_correction(given)
+    settings = all(any(f"/{name}".endswith(f"/{key}") for key in of_correction) for name in names)
     yield Observation(
         message=f"{_beside(comparison)}: {count} of {plural(keys, 'number')} differ without a "
         f"known reason: {listed(names, SHOWN)}",
         evidence={"keys": names, "numbers": count, "compared": keys},
+        fix=f"give the settings of the run's correction: {setting('trainer_config')}"
+        if settings
+        else None,
     )
 
 
@@ -58,9 +70,9 @@ LOGGED_CHECKS = (
         asks="Does the trainer's log have the numbers that rcdiag computes from the dump?",
         says="The trainer's log has other numbers than those that rcdiag computes from the dump. "
         "float32, another version or preset of the trainer, micro-batches, a sign, means over "
-        "tokens or sequences, and rejection were tried and do not explain the difference. So the "
-        "dump is not what the trainer saw: other rows, another mask, other log-probs, or another "
-        "step.",
+        "tokens or sequences, and rejection were tried and do not explain the difference. Where "
+        "only numbers of the correction differ, its settings are others. Otherwise the dump is not "
+        "what the trainer saw: other rows, another mask, other log-probs, or another step.",
         fix="check that dump and log are of the same run and step, that all rows of the batch were "
         f"dumped, and that {setting('trainer')} and its settings are those of the run",
         example=EXAMPLE,

@@ -55,13 +55,29 @@ def parting_of(one: Series, other: Series) -> Change | None:
     The steps are those that both runs log. `before` and `after` are differences on the quantity's
     own scale.
     """
-    _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
-    known = np.isfinite(one.values[here]) & np.isfinite(other.values[there])
-    here, there = here[known], there[known]
+    steps, here, there = _common(one, other)
     scaled = one.quantity.scaled
-    apart = scaled(one.values[here]) - scaled(other.values[there])
-    changes = _changes(one, one.steps[here], apart, apart)
+    apart = scaled(here) - scaled(there)
+    changes = _changes(one, steps, apart, apart)
     return first_clear(changes) if changes else None
+
+
+def levels_apart(one: Series, other: Series) -> tuple[float, float] | None:
+    """Return the medians of a quantity in two runs over common steps, if it differs enough."""
+    steps, here, there = _common(one, other)
+    if not len(steps):
+        return None
+    levels = float(np.median(here)), float(np.median(there))
+    first, second = one.quantity.scaled(np.array(levels))
+    return levels if abs(first - second) >= LEAST_MOVED[one.quantity.scale] else None
+
+
+def _common(one: Series, other: Series) -> tuple[Counts, Array, Array]:
+    """Return the steps at which both series have a finite number, and these numbers."""
+    steps, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
+    first, second = one.values[here], other.values[there]
+    known = np.isfinite(first) & np.isfinite(second)
+    return steps[known], first[known], second[known]
 
 
 def lasts(change: Change, changes: Sequence[Change], step: int) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.change_points import FEWEST
-from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
-from rcdiag.diagnosis.logged.run import LoggedRun
+from rcdiag.diagnosis.logged.changes import Change, levels_apart, parting_of, periodic_steps
+from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES
 from rcdiag.diagnosis.thresholds import HALF, SHOWN
 from rcdiag.formats import distinct, from_to, plural
@@ -288,13 +288,14 @@ def what_the_update_compares(run: LoggedRun, changes: Sequence[Change] = ()) -> 
 
 
 def parting(run: LoggedRun, other: LoggedRun, since: int | None) -> str:
-    """Say at which step a run first deviates clearly from another one, and in which keys.
+    """Say at which step a run deviates from another one, and in which keys.
 
-    `since` is the step at which the run's fault began, None without one that began. Where it is
-    beyond the steps that both runs log, the other run shows nothing of it.
+    `since` is the step at which the run's fault began, None without one. A fault that began before
+    the steps that both runs log is a difference of levels over these; of one that began after them
+    the other run shows nothing.
     """
     shared = [
-        one
+        (one, other.series[one.quantity.name])
         for one in run.of_mismatch
         if one.quantity.compares and one.quantity.name in other.series
     ]
@@ -303,15 +304,6 @@ def parting(run: LoggedRun, other: LoggedRun, since: int | None) -> str:
     common = np.intersect1d(run.steps, other.steps)
     if not len(common):
         return f"{other.name} has no step in common with {run.name}: they cannot be compared."
-    parted = [
-        found
-        for one in shared
-        if (found := parting_of(one, other.series[one.quantity.name])) is not None
-    ]
-    if parted:
-        first = first_clear(parted)
-        keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
-        return f"{run.name} deviates from {other.name} at step {first.step}: {', '.join(keys)}."
     first_step, last_step = common[0], common[-1]
     if since is not None and since > last_step:
         return (
@@ -319,8 +311,28 @@ def parting(run: LoggedRun, other: LoggedRun, since: int | None) -> str:
             f"and what is wrong in {run.name} begins after them, at step {since}: {other.name} "
             "does not show how a healthy run goes on."
         )
+    if since is not None and since <= first_step:
+        levels = [(pair, of) for pair in shared if (of := levels_apart(*pair)) is not None]
+        if levels:
+            keys = [f"{_keys_of(*pair)} {of[0]:.2g} and {of[1]:.2g}" for pair, of in levels[:SHOWN]]
+            return (
+                f"{run.name} differs from {other.name} from their first common step {first_step} "
+                f"on: {', '.join(keys)}."
+            )
+    parted = {found: pair for pair in shared if (found := parting_of(*pair)) is not None}
+    if parted:
+        in_order = sorted(parted, key=lambda one: one.step)
+        first = _of_the_fault(in_order, in_order[0].step if since is None else since)
+        keys = [_keys_of(*parted[one]) for one in in_order if one.low <= first.step <= one.high]
+        step, listed = first.step, ", ".join(keys[:SHOWN])
+        return f"{run.name} deviates from {other.name} at step {step}: {listed}."
     few = f", which are too few to see one (it takes {FEWEST})" if len(common) < FEWEST else ""
     return (
         f"No key of the mismatch in {run.name} deviates from that in {other.name} over their "
         f"common steps {first_step} to {last_step}{few}."
     )
+
+
+def _keys_of(one: Series, other: Series) -> str:
+    """Name the key of a quantity in a run, and the one in another run where it differs."""
+    return f"`{one.key}`{'' if other.key == one.key else f' (there `{other.key}`)'}"

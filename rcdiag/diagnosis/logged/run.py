@@ -23,7 +23,8 @@ FLOOR = 1e-7
 LINEAR_UP_TO = 1e-3
 # Prefix of the correction's keys if the update computes them (bypass mode, verl from 0.8.0 on).
 OF_BYPASS = "actor/rollout_corr/"
-# A mean of ratio^2 above this is dominated by one term and falls by chance; it is clipped here.
+# A mean of ratio^2 above this, or below its reciprocal, is dominated by a few terms and moves by
+# chance; it is clipped here.
 OF_ONE = 10.0
 # Beyond the range of float32 by far, as a mean of ratios that overflowed: read as infinite, since
 # squares of such values overflow in float64 as well.
@@ -55,7 +56,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
             return values
         if self.scale == "signed log":
             return np.arcsinh(values / LINEAR_UP_TO)
-        squares = np.minimum(1.0 + values, OF_ONE)
+        squares = np.clip(1.0 + values, 1.0 / OF_ONE, OF_ONE)
         sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": squares}
         scaled: Array = np.log(np.maximum(sizes[self.scale], FLOOR))
         return scaled

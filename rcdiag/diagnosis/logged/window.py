@@ -184,7 +184,23 @@ class Window(Struct, frozen=True, dict=True):
     @property
     def key_of_size(self) -> str:
         """Return the key, or the formula of keys, that `rms` is estimated from."""
-        return self.key(self.of_size[0]) if self.of_size[0] in SIZES else self.key_of_k1
+        if self.of_size[0] in SIZES:
+            return self.key(self.of_size[0])
+        if self.k3_of_weights is None:
+            return self.key_of_k1
+        sign, key = " + ", self.key_of_k1
+        if key.startswith("-"):
+            sign, key = " - ", key[1:]
+        return f"{self.key('weight_mean')} - 1{sign}{key}"
+
+    @property
+    def k3_of_weights(self) -> float | None:
+        """Return weight - 1 + k1 where `rms` is estimated from it; None where |k1| is larger."""
+        weight = self.number("weight_mean") if "weight_mean" in self.of_size else None
+        if weight is None or self.k1 is None:
+            return None
+        k3 = weight - 1.0 + self.k1.value
+        return k3 if k3 > abs(self.k1.value) else None
 
     @property
     def name_of_ratio(self) -> str:
@@ -222,9 +238,8 @@ class Window(Struct, frozen=True, dict=True):
         name = self.of_size[0]
         if name not in SIZES:
             assert self.k1 is not None
-            weight = self.number("weight_mean") if "weight_mean" in self.of_size else None
-            k3 = 0.0 if weight is None else weight - 1.0 + self.k1.value
-            return float(np.sqrt(2.0 * max(abs(self.k1.value), k3)))
+            k3 = self.k3_of_weights
+            return float(np.sqrt(2.0 * (abs(self.k1.value) if k3 is None else k3)))
         value = self.number(name)
         assert value is not None
         return float(rms_of(name, np.array(value)))

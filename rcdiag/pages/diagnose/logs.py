@@ -1,16 +1,16 @@
-"""Figures of training logs: the known keys over the steps, and where they moved."""
+"""Figures of training logs: the known quantities over the steps, and where their keys moved."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import cycle
-from pathlib import Path
 
 from rcdiag.diagnosis.logged.run import QUANTITIES
+from rcdiag.formats import shortest_names
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
+from rcdiag.results.log_summary import KeyMoved, LogSummary
 
 ON_LOG_SCALE = 50.0  # a larger ratio of values gets a logarithmic axis, of either sign if need be
 MOST, ACROSS = 18, 3  # panels in all, and in a row
@@ -19,21 +19,26 @@ TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # one for each run
 
 
 def over_steps(result: DiagnoseResult) -> Chart:
-    """Return a panel for each known key; several runs are lines in one panel."""
-    shown = _keys(result)
+    """Return a panel for each known quantity; several runs are lines in one panel."""
+    shown = _shown_keys(result)
     rows = [
-        (one.key, _run(one.key, log), step, value)
+        (keys, _run(keys, log), step, value)
         for log in result.logs
         for one in log.quantities
-        if one.key in shown
+        if (keys := shown.get(one.quantity)) is not None
         for step, value in zip(one.at_steps, one.numbers, strict=True)
     ]
     return Chart(
         columns=("key", "run", "step", "value"),
         rows=rows,
-        panels=[_panel(result, key) for key in shown],
+        panels=[_panel(result, quantity, keys) for quantity, keys in shown.items()],
         across=ACROSS,
     )
+
+
+def names_of(logs: Sequence[LogSummary]) -> list[str]:
+    """Return the names of the logs' files, with as many folders as tell each from the others."""
+    return shortest_names([log.file for log in logs])
 
 
 def in_order(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
@@ -45,29 +50,33 @@ def in_order(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
     return sorted(moved, key=lambda one: (one.quantity not in known, one.step_moved))
 
 
-def _keys(result: DiagnoseResult) -> list[str]:
-    """Return the keys with a panel: those that moved, as `in_order`, then the others."""
-    moved = [one.key for one in in_order([one for log in result.logs for one in log.keys_moved])]
-    known = [one.key for log in result.logs for one in log.quantities]
-    return list(dict.fromkeys([*moved, *known]))[:MOST]
+def _shown_keys(result: DiagnoseResult) -> dict[str, str]:
+    """Return the quantities with a panel, with the keys under which the logs have them.
+
+    Those that moved come first, as `in_order`.
+    """
+    moved = in_order([one for log in result.logs for one in log.keys_moved])
+    known = [(one.quantity, one.key) for log in result.logs for one in log.quantities]
+    keys: dict[str, dict[str, None]] = {}
+    for quantity, key in (*((one.quantity, one.key) for one in moved), *known):
+        keys.setdefault(quantity, {})[key] = None
+    return {name: " or ".join(of) for name, of in list(keys.items())[:MOST]}
 
 
-def _run(key: str, log: LogSummary) -> str:
-    """Return the name of a run's line in the panel of a key."""
-    return f"{key} of {log.file}"
+def _run(keys: str, log: LogSummary) -> str:
+    """Return the name of a run's line in the panel of some keys."""
+    return f"{keys} of {log.file}"
 
 
-def _panel(result: DiagnoseResult, key: str) -> Panel:
-    of_key: list[LoggedQuantity] = [
-        one for log in result.logs for one in log.quantities if one.key == key
-    ]
-    values = [value for one in of_key for value in one.numbers]
-    several = len(result.logs) > 1
+def _panel(result: DiagnoseResult, quantity: str, keys: str) -> Panel:
+    shown = [one for log in result.logs for one in log.quantities if one.quantity == quantity]
+    values = [value for one in shown for value in one.numbers]
+    names = names_of(result.logs) if len(result.logs) > 1 else [""]
     moved = sorted(
-        (one.step_moved, f", {Path(log.file).name}" if several else "")
-        for log in result.logs
+        (one.step_moved, f", {name}" if name else "")
+        for name, log in zip(names, result.logs, strict=True)
         for one in log.keys_moved
-        if one.key == key
+        if one.quantity == quantity
     )
     run = moved[0][1] if moved else ""
     lines = [
@@ -76,14 +85,14 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
             x="step",
             y="value",
             thin=True,
-            where=("run", _run(key, log)),
-            label=Path(log.file).name if several else "",
+            where=("run", _run(keys, log)),
+            label=name,
             tone=tone,
         )
-        for log, tone in zip(result.logs, cycle(TONES), strict=False)
+        for name, log, tone in zip(names, result.logs, cycle(TONES), strict=False)
     ]
     steps = [step for step, _ in moved[:1]]
-    return panel_of_key(key, of_key[0].quantity_unit, values, steps, lines, run=run)
+    return panel_of_key(keys, shown[0].quantity_unit, values, steps, lines, run=run)
 
 
 def panel_of_key(
@@ -132,7 +141,7 @@ FIGURES = (
         "before the others; dashed: the step at which a key first moved. Movements too small to "
         "matter (docs/logs.md) are not marked.",
         chart=over_steps,
-        size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
+        size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_shown_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),
     ),
 )

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from rcdiag.formats import plural
+from rcdiag.formats import plural, shortest_names
 from rcdiag.results import LogComparison, LoggedKey
 
 AGREES, UNEXPLAINED = "agrees", "not explained"
@@ -15,7 +15,7 @@ AGREES, UNEXPLAINED = "agrees", "not explained"
 class LoggedLine(Struct, frozen=True):
     """A key of the log, formatted, at the step of its largest difference."""
 
-    name: str  # the key after its last slash
+    name: str  # the last parts of the key, as many as tell it from the others
     key: str
     step: str
     theirs: str
@@ -30,17 +30,18 @@ def lines_of(comparison: LogComparison) -> list[LoggedLine]:
     by_key: dict[str, list[LoggedKey]] = {}
     for one in comparison.keys:
         by_key.setdefault(one.key, []).append(one)
-    lines = [_line(key, numbers) for key, numbers in by_key.items()]
+    names = shortest_names(list(by_key))
+    lines = [_line(name, key, of) for name, (key, of) in zip(names, by_key.items(), strict=True)]
     return sorted(lines, key=lambda line: (line.agrees, line.reads != UNEXPLAINED))
 
 
-def _line(key: str, numbers: list[LoggedKey]) -> LoggedLine:
+def _line(name: str, key: str, numbers: list[LoggedKey]) -> LoggedLine:
     worst = max(numbers, key=_urgency)
     differ = sum(not one.agrees for one in numbers)
     reads = AGREES if worst.agrees else worst.explained_by or UNEXPLAINED
     theirs, ours = _distinct_digits(worst.theirs, worst.ours)
     return LoggedLine(
-        name=key.rpartition("/")[2],
+        name=name,
         key=key,
         step="" if worst.log_step is None else str(worst.log_step),
         theirs=theirs,
@@ -74,13 +75,14 @@ def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, 
     """
     by_name: dict[str, str] = {}
     unexplained: dict[str, str] = {}
+    names = {line.key: line.name for line in lines_of(comparison)}
     for one in comparison.keys:
         if one.agrees or not one.reason:
             continue
         if one.explained_by:
             by_name.setdefault(one.explained_by, one.reason)
         else:
-            unexplained.setdefault(one.key.rpartition("/")[2], one.reason)
+            unexplained.setdefault(names[one.key], one.reason)
     return {**dict(list(unexplained.items())[:notes]), **by_name}
 
 

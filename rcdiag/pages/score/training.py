@@ -27,7 +27,9 @@ def training_keys(log: LogSummary | None) -> list[LoggedQuantity]:
 def moved_in_training(moved: Sequence[KeyMoved]) -> str:
     """Say which of these keys moved, and when; "" if none did."""
     named = [
-        f"{one.key} ({from_to(one.key_before, one.key_after)}) at step {one.step_moved}"
+        f"{one.key} ({from_to(one.key_before, one.key_after)}) "
+        f"{'from' if one.shape == 'creep' else 'at'} step {one.step_moved}"
+        f"{' on' if one.shape == 'creep' else ''}"
         for one in moved
         if one.quantity in OF_TRAINING
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rcdiag.pages.blocks import (
     Block,
     Figures,
@@ -18,7 +16,7 @@ from rcdiag.pages.blocks import (
     text,
     words,
 )
-from rcdiag.pages.diagnose.logs import in_order
+from rcdiag.pages.diagnose.logs import in_order, names_of
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.log_summary import LogSummary
@@ -29,21 +27,21 @@ def training_log(result: DiagnoseResult | None) -> list[Section]:
     if result is None or not result.logs:
         return []
     figures = Figures(items=figures_of(result, ["log-over-steps"]))
+    names = names_of(result.logs)
     if len(result.logs) == 1:
-        blocks: list[Block] = [figures, *_of_log(result.logs[0], 0)]
+        blocks: list[Block] = [figures, *_of_log(result.logs[0], names[0], 0)]
         return [Section(title="The log over the steps", blocks=blocks, name="log")]
     runs = [
         Section(
-            title=f"{Path(log.file).name}: {log.log_verdict}",
-            blocks=[Paragraph(text=log.summary), *_of_log(log, place)],
+            title=f"{name}: {log.log_verdict}",
+            blocks=[Paragraph(text=log.summary), *_of_log(log, name, place)],
         )
-        for place, log in enumerate(result.logs)
+        for place, (name, log) in enumerate(zip(names, result.logs, strict=True))
     ]
     return [Section(title="The logs over the steps", blocks=[figures], name="log"), *runs]
 
 
-def _of_log(log: LogSummary, place: int) -> list[Block]:
-    name = Path(log.file).name
+def _of_log(log: LogSummary, name: str, place: int) -> list[Block]:
     moved = table(
         f"moved-{place}",
         f"Keys that moved, {name}",

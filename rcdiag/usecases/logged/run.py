@@ -8,15 +8,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import after_colon
 from rcdiag.logs import Log
 from rcdiag.results import LogComparison, LoggedKey, ScoreResult
 from rcdiag.results.diagnosis import Diagnosis
-from rcdiag.results.logged import FAULTY
 from rcdiag.statistics.accumulator import Step
 from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.log_alone import log_alone
+from rcdiag.usecases.log_alone import fault_of, log_alone
 from rcdiag.usecases.logged.keys import KeyNames
 from rcdiag.usecases.logged.likely_plans import tried_plans
 from rcdiag.usecases.logged.reasons import (
@@ -81,22 +81,24 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
 def beside_log(diagnosis: Diagnosis, comparison: LogComparison, log: Log, plan: Plan) -> Diagnosis:
     """Leave the verdict on a healthy table open where its log shows a fault at the same steps.
 
-    The fault may be in rows that are not in the table, or the two are of different runs.
+    The fault may be in rows that are not in the table, or the two are of different runs. A log
+    whose numbers are all those of the table shows nothing that the table does not.
     """
-    if diagnosis.verdict != "healthy":
+    if diagnosis.verdict != "healthy" or not comparison.unexplained:
         return diagnosis
     rows = {step: row for step, row in log.rows.items() if step in comparison.log_steps}
-    shows = log_alone(replace(log, rows=rows), plan.trainer.family)
-    if shows is None or shows.log_verdict not in FAULTY:
+    fault = fault_of(replace(log, rows=rows), plan.trainer.family)
+    if fault is None:
         return diagnosis
-    steps = ", ".join(str(step) for step in rows if step is not None)
-    where = f"at the same steps ({steps})" if steps else "of the same step"
+    steps = [str(step) for step in rows if step is not None]
+    same = f"at the same step{'s' * (len(steps) > 1)}"
+    where = f"{same} ({', '.join(steps)})" if steps else "of the same step"
     return replace(
         diagnosis,
         verdict="inconclusive",
         summary=f"The rows of the table show no more than rounding, but the log {log.path.name} "
-        f"{where} is {shows.log_verdict}: {shows.summary} The table lacks the rows at fault, or is "
-        "not of this run.",
+        f"{where} shows a fault: {after_colon(fault.message)} The table lacks the rows at fault, "
+        "or is not of this run.",
     )
 
 
