@@ -1175,6 +1175,8 @@ def test_dumps_are_those_of_known_trainers() -> None:
     for one in dumps.values():
         assert set(one) - {"line"} == {"option", "command", "source"}
         assert one["command"].startswith(("rcdiag score ", "rcdiag diagnose "))
+        # A pattern over folders would join the dumps of several runs.
+        assert "*" not in one["command"].rpartition("/")[0]
         # A line of one's own needs a file to stand in.
         assert "torch.save" not in one["option"]
         assert ".py" in one.get("line", ".py")
