@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.diagnosis.tables import drifted, judged, made, noisy, plain, with_values
+from tests.diagnosis.tables import Law, drifted, judged, made, noisy, plain, with_values
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,9 @@ def test_weights_that_all_rows_have_late_are_stale_at_any_lag(
         assert "1 to 2 updates behind in every row" in diagnosis.summary
 
 
-def test_few_zeros_are_placeholders_where_all_else_is_rounding() -> None:
-    case = made(plain, noisy(0.01), rows=256, length=40)
+@pytest.mark.parametrize("law", [plain, drifted(0.3)], ids=["rounding", "other weights"])
+def test_few_zeros_are_placeholders_whatever_else_differs(law: Law) -> None:
+    case = made(law, noisy(0.01), rows=256, length=40)
     unlikely = np.flatnonzero(case.mask & (case.log_probs["old"] < -1.5))
 
     def lost(values: np.ndarray) -> np.ndarray:

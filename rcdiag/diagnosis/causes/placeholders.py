@@ -229,12 +229,7 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
         return _placeholders(features, policy, column, at_edges, where)
     unlikely = column.other < UNSURE
     zeros = (column.values == 0.0) & unlikely
-    squares = (column.values - column.other) ** 2
-    frequent = zeros.sum() >= FEW * unlikely.sum()
-    # Where all other tokens agree to rounding, a few zeros hold the mismatch.
-    if zeros.sum() < FEWEST_OF_PATTERN or not (
-        frequent or squares[zeros].sum() > MOST * squares.sum()
-    ):
+    if zeros.sum() < FEWEST_OF_PATTERN:
         return None
     # A kept set of one token gives exact zeros too, but hardly ever where the other side is unsure.
     # Placeholders are as frequent at uncertain tokens as at others.
