@@ -872,6 +872,7 @@ def test_growth_that_updates_alone_do_not_explain(
         (3e-4, (0.5, 0.3), "weights-never-synced"),
         (4e-3, (0.5, 0.3), "forwards-differ"),  # not of equal weights before
         (3e-4, (0.02, 0.5), "forwards-differ"),  # noise grows as much by the entropy
+        (3e-4, (0.0, -900.0), "weights-never-synced"),  # no entropy
     ],
 )
 def test_weights_that_are_never_synced_begin_at_rounding_and_grow_more_than_noise(

@@ -286,7 +286,7 @@ def _is_drift(growth: Change, changes: Sequence[Change], size: Series) -> bool:
     """Tell whether the size of log-ratios grows, and no further than weights drift apart."""
     name = size.quantity.name
     after = [one.after for one in changes if one.quantity == name and one.step >= growth.step]
-    return growth.quantity == name and rms_of(name, np.array(max(after))) <= LARGEST_DRIFT
+    return growth.quantity == name and bool(rms_of(name, np.array(max(after))) <= LARGEST_DRIFT)
 
 
 def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
@@ -301,8 +301,8 @@ def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bo
     def of(name: str) -> list[Change]:
         return [one for one in changes if one.quantity == name]
 
-    noise = growth.before
-    if entropy := of("entropy"):
+    noise, entropy = growth.before, of("entropy")
+    if entropy and min(entropy[0].before, entropy[-1].after) > 0.0:
         noise *= math.expm1(-entropy[-1].after) / math.expm1(-entropy[0].before)
     stale = "staleness" not in run.series or any(one.after > one.before for one in of("staleness"))
     more_than_noise = growth.after > FELL_BEHIND * noise
