@@ -8,9 +8,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from rcdiag import load_result
 from rcdiag.pages.figures import FIGURES
+from rcdiag.pages.headline import answer, headline
+from rcdiag.results import from_json
 from tests.cli.conftest import dump_with_shift
 
 SHIFT = 0.1
@@ -197,6 +200,21 @@ def test_the_headline_says_that_the_log_breaks_outside_the_steps_of_the_table(
     inside = breaking_log(tmp_path / "log.jsonl", 40, 2)
     ran = rcdiag("score", table, "--logged", inside, "--trainer", "verl")
     assert "this table holds" not in ran.out
+
+
+def test_a_table_from_within_a_fault_of_the_log_has_the_same_verdict(rcdiag, tmp_path):
+    table = dump_with_shift(tmp_path / "table.parquet", SHIFT, step=[30, 31, 32])
+    log = breaking_log(tmp_path / "log.jsonl", 40, 20)
+    ran = rcdiag("score", table, "--logged", log, "--trainer", "verl", "--json")
+    result = from_json(ran.out, "result.json")
+    said = {}
+    for verdict in ("broken", "correctable"):
+        found = replace(result, diagnosis=replace(result.diagnosis, verdict=verdict))
+        said[verdict] = headline(found, answer(found)).log
+    assert said["broken"] == "The log alone gives the same verdict: broken from step 20 on."
+    assert (
+        "broken from step 20 on; this table holds steps 30 to 32, after it" in said["correctable"]
+    )
 
 
 def test_a_log_beside_a_table_of_one_policy_is_diagnosed(rcdiag, tmp_path):

@@ -95,15 +95,16 @@ def verdict_of_log(comparison: LogComparison, verdict: str, *, alone: bool) -> s
     if shows is None or not (alone or comparison.log_is_faulty):
         return ""
     steps = [step for step in comparison.log_steps if step is not None]
-    start, outside = shows.log_from, ""
+    start, outside, before = shows.log_from, "", False
     if start is not None and steps and not min(steps) <= start <= max(steps):
         ends = f" {min(steps)} to {max(steps)}" if len(steps) > 1 else f" {steps[0]}"
-        side = "before" if max(steps) < start else "after"
+        before = max(steps) < start
+        side = "before" if before else "after"
         outside = f"; this table holds step{'s' * (len(steps) > 1)}{ends}, {side} it"
-    says = f"{shows.log_verdict}{'' if start is None else f' from step {start} on'}{outside}"
-    if shows.log_verdict == verdict and not outside and not alone:
+    says = f"{shows.log_verdict}{'' if start is None else f' from step {start} on'}"
+    if shows.log_verdict == verdict and not before and not alone:
         return f"The log alone gives the same verdict: {says}."
-    return f"Verdict of the log alone: {says}. {shows.summary}"
+    return f"Verdict of the log alone: {says}{outside}. {shows.summary}"
 
 
 def counted_keys(comparison: LogComparison) -> str:
