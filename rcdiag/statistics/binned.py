@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rcdiag.statistics import clusters
 from rcdiag.statistics.clusters import ClusterIndex, grouping
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.ratios import Array, k3
+from rcdiag.statistics.ratios import RATIO_SUMS, Array
 from rcdiag.table.trajectories import starts_of
 
 Places = NDArray[np.int64]
@@ -22,8 +22,8 @@ PER_BIN = 6
 # sequences, using about SPREAD evenly spaced values.
 GROUPS, SPREAD = 256, 1 << 13
 
-# The sums of each bin: number of tokens, log_ratio, log_ratio^2, k3.
-SUMS = 4
+# What is summed in each bin: 1 for each token, and formulas of `RATIO_SUMS` by their names.
+SUMS = ("tokens", "log_ratio", "k2", "k3")
 
 
 class BinNumbers(Struct, frozen=True):
@@ -52,11 +52,12 @@ def binned_tokens(
 
     For the axes in `shown`, the largest tokens of every bin are found.
     """
-    log_ratio, size, lengths = pair.log_ratio, pair.values.ratios.size, pair.lengths
+    ratios, lengths = pair.values.ratios, pair.lengths
+    size = ratios.size
     starts, every = starts_of(lengths), np.arange(len(lengths))
     groups = grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
     with np.errstate(over="ignore", invalid="ignore"):
-        of_tokens = [np.ones(len(size)), log_ratio, np.square(log_ratio), k3(pair.values.ratios)]
+        of_tokens = [np.ones(len(size)), *(RATIO_SUMS[name](ratios) for name in SUMS[1:])]
         of_sequences = [np.add.reduceat(column, starts) for column in of_tokens]
         of_each = np.fmax.reduceat(size, starts)
     owner = np.repeat(groups.index, lengths)
@@ -88,7 +89,7 @@ def _first_of(largest: Array, size: Array, lengths: NDArray[np.int64]) -> Places
 def by_cluster_and_bin(
     columns: Iterable[Array], owner: NDArray[np.int64], clusters: int, bins: BinNumbers
 ) -> Array:
-    """Sum SUMS columns of tokens, or of sequences: [clusters, bins, SUMS].
+    """Sum the columns SUMS of tokens, or of sequences: [clusters, bins, SUMS].
 
     `owner` are their cluster numbers, below `clusters`.
     """
@@ -96,7 +97,7 @@ def by_cluster_and_bin(
     cells = owner * width + bins.numbers
     sums = [np.bincount(cells, column, clusters * width) for column in columns]
     of_cells = np.stack(sums, axis=1).astype(np.float64, copy=False)
-    return of_cells.reshape(clusters, width, SUMS)[:, :-1]
+    return of_cells.reshape(clusters, width, len(SUMS))[:, :-1]
 
 
 def largest_of_bins(

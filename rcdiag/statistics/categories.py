@@ -117,9 +117,9 @@ def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
     wide = []
     for number, label in enumerate(labels):  # each name gets its own columns
         own = sums[label]
-        columns = np.zeros((len(own), SUMS, len(labels)))
+        columns = np.zeros((len(own), len(SUMS), len(labels)))
         columns[:, :, number] = own.sums
-        wide.append(replace(own, sums=columns.reshape(len(own), SUMS * len(labels))))
+        wide.append(replace(own, sums=columns.reshape(len(own), len(SUMS) * len(labels))))
     about = CATEGORIES[name]
     return profile_of(ClusterSums.merged(wide), labels, about.title, "", about.about)
 

@@ -170,7 +170,7 @@ class Profiles(Struct, frozen=True):
         return cls(
             {
                 name: bins.clusters.of_clusters(
-                    some.swapaxes(1, 2).reshape(len(some), SUMS * some.shape[1])
+                    some.swapaxes(1, 2).reshape(len(some), len(SUMS) * some.shape[1])
                 )
                 for name, some in bins.cells.items()
                 if name in PROFILES
@@ -199,11 +199,13 @@ def finished(profiles: Profiles) -> dict[str, Profile]:
 def profile_of(
     sums: ClusterSums, labels: Sequence[str], title: str, unit: str, about: str
 ) -> Profile:
-    """Compute a profile from sums [clusters, SUMS * bins]; empty bins are left out."""
-    tokens, log_ratio, squares, k3_sum = np.split(sums.sums[content_order(sums.sums)], SUMS, axis=1)
-    mean = _estimates(log_ratio, tokens)
+    """Compute a profile from sums [clusters, len(SUMS) * bins]; empty bins are left out."""
+    parts = np.split(sums.sums[content_order(sums.sums)], len(SUMS), axis=1)
+    of = dict(zip(SUMS, parts, strict=True))  # each [clusters, bins]
+    tokens, squares = of["tokens"], 2.0 * of["k2"]
+    mean = _estimates(of["log_ratio"], tokens)
     rms = _estimates(squares, tokens, floor=0.0, root=True)
-    kl = _estimates(k3_sum, tokens, floor=0.0)
+    kl = _estimates(of["k3"], tokens, floor=0.0)
     with np.errstate(over="ignore"):
         all_squares = float(squares.sum())
     bins = [

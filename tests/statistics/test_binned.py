@@ -36,7 +36,7 @@ def test_sums_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
     for name, count in COUNTS.items():
         expected = np.zeros((len(found.clusters.keys), count + 1, 4))
         for at, number, value in zip(owner, axes[name].numbers, log_ratio, strict=True):
-            expected[at, number] += 1.0, value, value**2, np.expm1(value) - value
+            expected[at, number] += 1.0, value, value**2 / 2, np.expm1(value) - value
         assert np.allclose(found.cells[name], expected[:, :count], rtol=1e-12, atol=1e-14)
 
 
