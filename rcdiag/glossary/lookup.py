@@ -26,7 +26,13 @@ def explain(name: str) -> Entry:
     """Return the entry of a name with the trainers' names for it; refuse an unknown name."""
     entry = find(name)
     if entry is None:
-        *most, last = nearest(name) or [""]
+        similar = nearest(name)
+        if folded(name) in map(folded, similar):
+            raise RcdiagError(
+                f"`{name}` is defined, but the index of names does not list it",
+                hint="`make schema` writes the index again",
+            )
+        *most, last = similar or [""]
         meant = f"{', '.join(most)} or {last}" if most else last
         hint = f"did you mean {meant}? " if meant else ""
         raise RcdiagError(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from rcdiag import explain
+from rcdiag.errors import RcdiagError
 from rcdiag.glossary.index import FILE
 
 
@@ -46,3 +50,10 @@ except RcdiagError as error:
     print(error.message)
 """
     assert "a plugin has added definitions" in run(code)
+
+
+def test_a_definition_that_the_index_lacks_is_refused_with_the_command_that_adds_it(monkeypatch):
+    monkeypatch.setattr("rcdiag.glossary.lookup.listed", dict)
+    with pytest.raises(RcdiagError, match="the index of names does not list it") as refused:
+        explain("hf")
+    assert "make schema" in refused.value.hint
