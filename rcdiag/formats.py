@@ -214,8 +214,8 @@ def after_colon(sentence: str) -> str:
 
 
 def as_sentence(text: str) -> str:
-    """Write a text as a sentence: with a large first letter and a full stop."""
-    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    """Write a text as a sentence: `capitalised`, with a full stop."""
+    return f"{capitalised(text)}{'' if text.endswith('.') else '.'}"
 
 
 def shortened(value: str, most: int) -> str:

@@ -87,8 +87,8 @@ def _moved(out: Console, moved: Sequence[KeyMoved], room: int) -> Table:
     columns = [
         ScreenColumn(heading="key that moved", align="left", words=True),
         ScreenColumn(heading="at step"),
-        ScreenColumn(heading="before"),
-        ScreenColumn(heading="after"),
+        ScreenColumn(heading="median before"),
+        ScreenColumn(heading="median after"),
     ]
     rows = []
     for one in moved:

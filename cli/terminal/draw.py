@@ -70,6 +70,8 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     draw_headline(out, line, verbose, most, keep)
     _draw_body(out, result, verbose, rows)
     above = height(lambda out: draw_headline(out, line, verbose, most, keep))
+    if body and result.findings:
+        out.print()
     draw_findings(out, result, max(lines - above - below, counted_errors(result)))
     end(out)
 
@@ -97,8 +99,6 @@ def draw_findings(out: Console, result: Result, most: int) -> None:
 
     Each has a line; where lines are left, what does not fit into one has a second.
     """
-    if result.findings:
-        out.print()
     # If only one finding is left, show it: "and 1 more" would take a line as well.
     shown = result.findings[: most + (len(result.findings) == most + 1)]
     spare = most - len(shown)

@@ -218,7 +218,7 @@ class Validity(Struct, frozen=True, dict=True):
                 "it depends on a few rows" if self.few else f"{self.rows_needed} would decide"
             )
         if self.kappa_decides:
-            return f"above 0: {RECORD_SAMPLED}; below 0 under the trainer's"
+            return f"above 0: {RECORD_SAMPLED}; below 0 if the trainer's had"
         if not self.by_mean:
             return "1 to within an engine's rounding: no sign that another distribution sampled"
         if self.mean_square >= SECOND_ORDER:
@@ -227,7 +227,7 @@ class Validity(Struct, frozen=True, dict=True):
         rows = f" ≥{floor(100 * (1 - self.excess.high))}% of rows"
         shown = rows if 0.0 < self.excess.high < 1.0 else ""
         other = mean_ratio(1 + self.mean_square)
-        return f"near 1: {RECORD_SAMPLED}{shown}; {other} under the trainer's"
+        return f"near 1: {RECORD_SAMPLED}{shown}; {other} if the trainer's had"
 
     @property
     def sentence(self) -> str:

@@ -150,10 +150,10 @@ def _unknown(path: AnyFile, name: str) -> RcdiagError:
             "your own"
         )
     elif found:
-        known += (
-            "; a dump has lists of token ids and log-probs, text alone is not enough; a log of a "
-            "trainer's metrics is for rcdiag diagnose FILE, or beside a dump: rcdiag score DUMP "
-            "--logged FILE"
+        known = (
+            "write a dump as parquet or JSON lines, a response in each row with lists of token ids "
+            "and log-probs; a log of a trainer's metrics is for rcdiag diagnose FILE, or beside a "
+            f"dump: rcdiag score DUMP --logged FILE; {known}"
         )
     else:
         known += "; or write the dump as parquet or JSON lines, under any column names"

@@ -446,6 +446,14 @@ def test_one_policy_leaves_only_the_comparison_open(tmp_path):
     assert "open" not in first
 
 
+def test_one_blank_line_is_above_the_findings_of_one_policy(tmp_path):
+    table = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["old_log_probs"]).slice(0, 6)
+    pq.write_table(table, tmp_path / "one.parquet")
+    lines = screen(api.score(tmp_path / "one.parquet"))
+    assert any(line.startswith("note  few-clusters") for line in lines)
+    assert "\n\n\n" not in "\n".join(lines)
+
+
 def test_a_sentence_is_cut_where_it_or_a_clause_of_it_ends():
     text = "The two forward passes differ. The table does not show why: one of the two is wrong."
     assert shortened_to(text, 40, 3) == "\n".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rcdiag.diagnosis.case import Case
@@ -31,6 +32,13 @@ def raw_of_other_weights() -> Case:
         rows=400,
         seed=3,
     )
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_no_tokens_are_sampled_at_such_a_temperature(value):
+    """Such values stand for an unknown temperature or for greedy rows."""
+    raw = made(plain, tempered(0.7), tempered(0.7), rows=60, temperature=np.full(60, value))
+    assert Features(raw).declared.row_temperature is None
 
 
 def test_other_weights_whose_record_did_not_sample_are_not_correctable():

@@ -511,7 +511,7 @@ def test_an_advised_command_names_the_table() -> None:
     facts = replace(bare.facts, prompt_length=np.full(len(bare.lengths), 20))
     (cause,) = judged(replace(bare, facts=facts)).causes
     assert cause.slug == "forwards-differ"
-    command = "rcdiag diagnose run/dump.parquet --model CKPT"
+    command = "rcdiag compare run/dump.parquet --model CKPT --ladder engine"
     assert (cause.actions[0].text[-9:], cause.actions[0].command) == ("precision", command)
 
 

@@ -125,7 +125,7 @@ def test_a_mean_ratio_within_rounding_is_valid_however_wide_its_excess():
 
 def test_what_would_show_is_said_where_weights_are_valid():
     found = validity(Interval(1.001, 0.994, 1.004), Interval(0.1, -0.4, 0.3))
-    assert found.sentence.endswith("sampled ≥70% of rows; 1.0150 under the trainer's.")
+    assert found.sentence.endswith("sampled ≥70% of rows; 1.0150 if the trainer's had.")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02])

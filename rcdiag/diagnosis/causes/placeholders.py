@@ -73,7 +73,7 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
         evidence=[
             fact(
                 "tokens without a log-prob",
-                "a log-softmax of finite logits is finite",
+                "a log-softmax of finite logits is finite and at most 0",
                 **{
                     policy: sum(one.tokens for one in kinds.values())
                     for policy, kinds in flawed.items()

@@ -149,7 +149,7 @@ MIRRORED_BOUNDS = Check(
     says="From 0.7.1 on verl compares -log_ratio with k1 bounds, so lower_upper keeps ratios in "
     "[1/upper, 1/lower]; its documentation says [lower, upper]. Reported only where it changes "
     "what is kept.",
-    fix="write 1/upper_1/lower to get the documented bounds",
+    fix="write their reciprocals, 1/upper first, to get the documented bounds",
     example='token_k1 "0.6_1.6" keeps ratios within [0.625, 1.667]',
     see=("token_k1", "accepted_ratios"),
     source="verl, verl/trainer/ppo/rollout_corr_helper.py, against docs/algo/rollout_corr.md",

@@ -65,7 +65,7 @@ class Declared(Struct, frozen=True, kw_only=True):
         return cls(
             sampler=_side(policies.get(case.sampler, {})),
             trainer=_side(policies.get(case.trainer or "", {})),
-            row_temperature=float(known[0]) if len(known) == 1 else None,
+            row_temperature=float(known[0]) if len(known) == 1 and known[0] > 0 else None,
             learning_rate=learning_rate,
         )
 

@@ -16,7 +16,7 @@ def answer(result: CompareResult) -> str:
     ladder, near = result.ladder, nearest(result)
     if not ladder.rungs:
         return near
-    whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {with_interval(ladder.whole)} nats"
+    whole = f"k2({ladder.policies[0]}, {ladder.policies[-1]}) {with_interval(ladder.whole)} nats"
     more = _largest_step(ladder) if len(ladder.rungs) > 1 else ""
     return f"{whole} per token{more}; {near}"
 

@@ -38,9 +38,8 @@ def answer(result: ScoreResult) -> str:
     k3, ess = values["k3_kl"], values["ess_seq"]
     if k3.value is None and values["k2_kl"].value is not None:
         return (
-            f"{result.behavior} → {result.target}: k2 {with_interval(values['k2_kl'])} nats per "
-            "token; no KL or ESS: "
-            f"{not_sampler(result)}"
+            f"k2({result.behavior}, {result.target}) {with_interval(values['k2_kl'])} nats per "
+            f"token; no KL or ESS: {not_sampler(result)}"
         )
     if k3.value is None:
         left_out, rows = result.rows_left_out, plural(result.num_sequences, "row")

@@ -56,8 +56,8 @@ def _of_log(log: LogSummary, name: str, place: int) -> list[Block]:
                     else str(one.earliest)
                 ),
             ),
-            numbers("Before", lambda one: amount(one.key_before)),
-            numbers("After", lambda one: amount(one.key_after)),
+            numbers("Median before", lambda one: amount(one.key_before)),
+            numbers("Median after", lambda one: amount(one.key_after)),
             words("How", lambda one: text(one.shape)),
         ],
         in_order(log.keys_moved),

@@ -178,7 +178,7 @@ def _plain(values: list[Any]) -> pa.Array:
 
 
 def _is_of_tokens(peek: Peek) -> bool:
-    """Tell whether the first record has token ids and a list of numbers of the same length."""
+    """Tell whether the first record has `response_ids`, or token ids and as many numbers."""
     if peek.path.suffix not in (".jsonl", ".ndjson", ".json"):
         return False
     try:
@@ -192,7 +192,7 @@ def _is_of_tokens(peek: Peek) -> bool:
         if name == "response_ids" or all(type(value) is int for value in each)
     }
     # Under their own names, values of wrong types count too: reading reports their line.
-    return any(
+    return "response_ids" in lists or any(
         len(each) in ids
         and (
             LOOKS_LIKE_LOG_PROBS.search(name) is not None

@@ -154,7 +154,7 @@ def _decided(
     choice = ranking.simplest()  # step 4
     if not scores.resolved and (choice == "none" or not scores.surely_better(choice)):
         reasons.append(
-            "The reference is too noisy: without correction bias² may be anything up to "
+            "The estimate of bias is too noisy: without correction bias² may be anything up to "
             f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "
             "would decide; until then these cannot be distinguished: "
             f"{listed(ranking.near, SHOWN)}."

@@ -231,6 +231,12 @@ def test_a_log_beside_a_dump_is_ignored(tmp_path):
     assert rcdiag.open_table(tmp_path).num_rows == 1
 
 
+def test_token_ids_alone_are_a_dump(tmp_path):
+    """Engines compute the log-probs later."""
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", [{"response_ids": [1, 2]}]))
+    assert (table.num_rows, list(table.policies)) == (1, [])
+
+
 def test_convert_writes_it(tmp_path):
     result = rcdiag.convert(
         write(tmp_path / "t.jsonl", [row(), row()]), tmp_path / "t.parquet", columns=OWN

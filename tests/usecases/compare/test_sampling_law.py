@@ -161,7 +161,7 @@ def test_it_is_no_finding_that_a_policy_beside_the_sampler_did_not_sample(tmp_pa
     assert result.mismatch["ratio_mean_z"].value > 4.0
     assert result.mismatch["ratio_mean_z"].level == "unknown"
     assert "behavior-is-not-the-sampler" not in {found.slug for found in result.findings}
-    assert answer(result).startswith("other → old: k2 ")
+    assert answer(result).startswith("k2(other, old) ")
 
 
 def test_weights_to_a_policy_that_did_not_sample_give_null(tmp_path):
