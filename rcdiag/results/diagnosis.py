@@ -280,8 +280,8 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         Rounding noise is no fault: if it alone makes the verdict `correctable`, the findings on
         its size decide.
         """
-        noise = all(cause.slug in NOTHING_WRONG for cause in self.causes)
-        if self.verdict == "correctable" and noise:
+        slugs = {cause.slug for cause in self.causes}
+        if self.verdict == "correctable" and slugs and slugs <= {*NOTHING_WRONG}:
             return None
         return SEVERITY_OF_VERDICT.get(self.verdict)
 
