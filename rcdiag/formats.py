@@ -22,7 +22,7 @@ LARGE = 1e9
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-class Measured(Protocol):
+class WithInterval(Protocol):
     """A number with its 95% interval; an end is None if the table cannot determine it."""
 
     @property
@@ -51,7 +51,7 @@ def number(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < LARGE else f"{value:.3g}"
 
 
-def measured(number_: Measured) -> tuple[str, str]:
+def measured(number_: WithInterval) -> tuple[str, str]:
     """Return a number and its 95% interval as text: `0.025` and `0.021 to 0.032`.
 
     The interval is `up to 0.032` or `from 0.021` if one end cannot be determined, and empty if it
@@ -87,7 +87,7 @@ def measured(number_: Measured) -> tuple[str, str]:
     return _rounded(value, own, powers), between(*ends_of)
 
 
-def with_interval(number: Measured) -> str:
+def with_interval(number: WithInterval) -> str:
     """Return a number with its 95% interval in brackets: `0.025 (0.021 to 0.032)`."""
     value, interval = measured(number)
     return f"{value} ({interval})" if interval else value
@@ -126,14 +126,14 @@ def percentage(share: float) -> str:
     return "100%" if digits is None else f"{float(f'{percent:.{digits}g}'):,.10g}%"
 
 
-def percent(number: Measured) -> str:
+def percent(number: WithInterval) -> str:
     """Return a measured share as whole per cent, with one decimal below 10%."""
     if number.value is None:
         return NOT_AVAILABLE
     return f"{100.0 * number.value:z.{0 if abs(number.value) >= 0.1 else 1}f}%"
 
 
-def share(number: Measured) -> str:
+def share(number: WithInterval) -> str:
     """Return a share as `percent` does, or `unknown` if its interval is too wide."""
     return "unknown" if number.level == "unknown" else percent(number)
 
