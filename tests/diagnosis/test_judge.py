@@ -334,6 +334,20 @@ def test_masked_tool_text_is_no_fault() -> None:
     assert judged(masked).causes[0].slug == "engine-noise"
 
 
+def test_tool_text_in_one_row_of_sixteen_is_found() -> None:
+    """Few prompts call the tool; its marker is as improbable in each of them."""
+    case = with_tool_turns(HONEST, 0.0)
+    marker = (case.owner % 16 == 0) & (case.position >= 30)
+    noise = np.random.default_rng(4).normal(-9.0, 0.01, (2, len(marker)))
+    columns = {
+        name: np.where(marker, values, recorded)
+        for values, (name, recorded) in zip(noise, case.log_probs.items(), strict=True)
+    }
+    ids = np.where(marker, VOCABULARY + 1, case.token_id).astype(np.int32)
+    causes = judged(replace(case, token_id=ids, log_probs=columns)).causes
+    assert [cause.slug for cause in causes] == ["mask-includes-tool"]
+
+
 def test_rare_ids_of_a_long_table_are_not_tool_text() -> None:
     """Of 64,000 tokens about sixty have an id with probability 1/1000 everywhere."""
     long = made(rows=16, length=4000)

@@ -18,6 +18,7 @@ from rcdiag.diagnosis.thresholds import (
     MUCH_LARGER,
     NEARLY_ALL,
     PART,
+    ROUNDING,
     SURELY,
     TINY,
 )
@@ -27,8 +28,8 @@ from rcdiag.diagnosis.thresholds import (
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP = 0.06  # between the shares of positive log-ratios
-# A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
-LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
+# A log-ratio has a sign if it is larger than rounding and than this share of the rms.
+SHARE_SIGNED = 0.05
 
 
 def _penalty(features: Features) -> Suspicion | None:
@@ -77,7 +78,7 @@ def _repetition_gap(log_ratios: LogRatios) -> tuple[float, float]:
     """
     tokens = log_ratios.tokens
     unsure = (tokens.trainer < LIKE[-1]) & (
-        np.abs(log_ratios.values) > max(LEAST_SIGNED, SHARE_SIGNED * log_ratios.rms)
+        np.abs(log_ratios.values) > max(ROUNDING, SHARE_SIGNED * log_ratios.rms)
     )
     kind = tokens.token_id[unsure].astype(np.int64) * len(LIKE)
     kind += np.digitize(tokens.trainer[unsure], LIKE)

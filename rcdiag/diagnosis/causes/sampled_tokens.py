@@ -317,9 +317,6 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
     )
 
 
-LEAST_ROWS = 0.1  # share of rows that have an id, from which on it may be a tool's marker
-
-
 def _ids_never_sampled(features: Features) -> Suspicion | None:
     """Look for token ids that occur far more often than their probability on both sides allows.
 
@@ -345,7 +342,8 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     foreign = (counts >= FEWEST) & too_often & (high < HARDLY_EVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
-        foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
+        # A tool marks every row that calls it; by chance a rare token is in few rows.
+        foreign[index] = len(rows) >= FEW * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > LARGE:

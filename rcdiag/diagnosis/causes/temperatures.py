@@ -56,8 +56,6 @@ BY_SHARED_PREFIXES = "by log-prob differences in shared contexts"
 
 # Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
 MOST_OF_SQUARES = HALF
-# Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
-LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # Log-probs divided by a temperature without normalisation: the 5% and 95% quantiles of
 # sampler / trainer of near-certain tokens, with their bounds where the trainer's log-probs are too
 # low and where they are too high.
@@ -145,9 +143,10 @@ def _power(features: Features) -> Power | None:
     if power is None or not abs(np.log(power)) >= A_POWER:
         return None
     if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
-        # Contexts with several likely tokens bias the slope towards 1, never away from it.
+        # Contexts with several likely tokens bias the slope towards 1, by half at most, and never
+        # away from it.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
-        if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
+        if HALF < np.log(power) / np.log(stated) < 1.0 + PART:
             return Power(stated, BY_SLOPE)
     return Power(power, BY_SLOPE) if features.log_ratios.by_log_prob >= MOST_OF_SQUARES else None
 

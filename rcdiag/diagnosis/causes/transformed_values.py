@@ -14,8 +14,6 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST, HALF, NEARLY_ALL, RARE, SLIGHT, TWICE
 
-# Nats: the entropy of a context is one or two nats, the surprisal of a rare token is above this.
-ABOVE_ENTROPIES = 2.2
 # Two columns of log-probs agree within a factor of two at these quantiles.
 ODDS = (0.02, 0.05, 0.1, 0.2)
 # With another base of the logarithm values = factor * other, up to noise: tolerance on the log of
@@ -36,8 +34,8 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
     if alone and np.max(values, initial=0.0, where=np.isfinite(values)) <= 1.0:
         return None  # probabilities
     rare = values[other < RARE]
-    # At rare tokens entropies are one or two nats, and as everywhere; surprisals are larger.
-    ordinary = max(ABOVE_ENTROPIES, 2.0 * float(np.median(values)))
+    # At rare tokens surprisals are above -RARE; entropies are one or two nats, and as everywhere.
+    ordinary = max(-RARE, 2.0 * float(np.median(values)))
     far = len(rare) >= FEWEST and float(np.median(rare)) > ordinary
     if not (alone or _similar_sizes(-values, other) or far):
         return None

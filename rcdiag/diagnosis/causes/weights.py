@@ -42,9 +42,6 @@ from rcdiag.formats import share_of
 # After a drift of weights, token ids explain more than EXPLAINED of the variance of log-ratios,
 # whose rms is below LARGEST_DRIFT, nats.
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
-# If a draft model's log-probs were recorded, E[1 / ratio] is 1 up to the noise of the draft's
-# engine: its z is at most this part of the z of E[ratio].
-BY_NOISE = 0.4
 # The step that the name of weights ends with, as `ckpt/step_40`.
 STEP_OF_WEIGHTS = re.compile(r"(?:step|iter|checkpoint|ckpt)[_-]?(\d+)/?$")
 
@@ -422,8 +419,9 @@ def _trainer_sampled(features: Features) -> Suspicion | None:
         return None
     if features.few_places is not None:
         return None  # a few tokens or rows do not show which distribution sampled the others
-    # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the other engine.
-    if abs(log_ratios.inverse_mean[1]) > max(SURELY, BY_NOISE * log_ratios.ratio_mean[1]):
+    # Under the trainer's distribution E[1 / ratio] is 1. Noise of the other engine moves it
+    # too, but its z stays far below that of E[ratio].
+    if abs(log_ratios.inverse_mean[1]) > max(SURELY, HALF * log_ratios.ratio_mean[1]):
         return None
     sampler, trainer = features.case.sampler, features.case.trainer
     return Suspicion(
