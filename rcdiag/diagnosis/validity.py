@@ -144,7 +144,7 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def overrules_cause(self) -> bool:
-        """Tell whether the verdict stays open whatever the cause.
+        """Tell whether the verdict is `inconclusive` whatever the cause.
 
         Too few rows, or a mean ratio below 1, speak against any cause that makes weights valid.
         """

@@ -9,7 +9,7 @@ from rcdiag.results.log_summary import LogSummary
 from rcdiag.results.parts import Part
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
-FAULTY = ("broken", "correctable")  # verdicts by which a log shows a fault; an open one shows none
+FAULTY = ("broken", "correctable")  # verdicts of a log that shows a fault
 
 
 class LoggedKey(Part, frozen=True, kw_only=True):

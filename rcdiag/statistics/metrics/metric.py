@@ -95,11 +95,12 @@ class Metric(Struct, frozen=True, kw_only=True):
     from_totals: Callable[[Totals], Array] | None = None
     from_suite: Callable[[Suite], tuple[float, Interval]] | None = None
     interval: str = BY_CLUSTERS
-    # "token" or "seq": the ratios of which a large one, missing from the sample, would change the
-    # number; and the interval's end on that side, which needs an observable second moment.
+    # "token" or "seq" if rare large ratios of tokens or sequences would move the number, of which
+    # the sample may have none: `giants_move` is the end of the interval on that side. It is given
+    # only where the second moment of the ratios is observable.
     giants: str | None = None
     giants_move: str = "high"
-    # Makes that end from the sample's own, at least as far out, since large ratios are rare.
+    # (suite, end by the sample) -> that end with the rare large ratios, at least as far out.
     beyond_sample: Callable[[Suite, float], float] | None = None
     # The 0-or-1 token sum of which `from_totals` is the share: its interval is that of a count.
     counts: str | None = None

@@ -33,7 +33,7 @@ def gen_kl(tokens: Tokens, kind: str) -> Array:
 
 @quantity
 def policy_kl(tokens: Tokens, kind: str) -> Array:
-    """Return the KL of that type the other way round, KL(trainer || sampler), nats."""
+    """Return the KL of type `reference_policy_kl_type`, KL(trainer || sampler), nats."""
     return _k(kind, -tokens.raw_log_ratio)
 
 

@@ -42,7 +42,8 @@ GRPO = replace(
     source="fw-ai/cookbook commit bba676c6, training/utils/rl/grpo.py",
     function=grpo,
 )
-# Gradients are summed, and divided at the optimizer step; without loss_agg_mode they are not.
+# The gradients of a step are summed and divided once, at the optimizer step. Without loss_agg_mode
+# nothing divides them.
 _ROW_MEANS = replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean)  # without an epsilon
 FIREWORKS = UpdateRules(
     losses=by_name((GRPO,)),
