@@ -69,16 +69,15 @@ def _table_of(table: Table, numbers: Numbers) -> Table:
     with TableWriter(target, table.schema, table.metadata) as writer:
         for batch in table.batches(rows=numbers):
             writer.write(batch.table)
-    written = open_written(target, RowsOfTable(table.sources, table.for_workers(), numbers))
     some = replace(
-        written,
-        schema=written.schema.with_metadata(table.schema.metadata),
+        open_written(target, RowsOfTable(table.sources, table.for_workers(), numbers)),
+        schema=table.schema,  # also columns that only rows that were not drawn have
         scratch=scratch,
         drawn_from=table,
         drawn=numbers,
         given_as=table.given_as,
         naming=table.naming,
-        absent=table.absent | written.absent,
+        absent=table.absent,
     )
     if table.made_from is None:
         return some
