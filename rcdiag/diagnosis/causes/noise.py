@@ -15,6 +15,11 @@ from rcdiag.diagnosis.features import BITWISE, Features
 from rcdiag.diagnosis.thresholds import FEW, HALF, MOST, MUCH_LARGER, PART, SLIGHT, UNRELATED
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
+# Where experts differ, the largest rise of a log-prob is at least this part of the largest fall.
+# Below a ban all rises are rounding, and falls are of several nats.
+LEAST_RISE = 0.1
+
+
 ONE_SIGN, SOME_ROWS = "are nearly all of one sign", "are large in some rows alone"
 FEW_TOKENS = "are large at a few tokens alone"
 
@@ -107,8 +112,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
     anywhere = not set(structures(features)) - {ONE_SIGN, SOME_ROWS}
     anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
     anywhere &= log_ratios.predicted_by_id < PART
-    # Below a ban all rises are rounding, and falls are of several nats.
-    anywhere &= log_ratios.values.max() > -PART * log_ratios.values.min()
+    anywhere &= log_ratios.values.max() > -LEAST_RISE * log_ratios.values.min()
     if not anywhere or log_ratios.clustering > MUCH_LARGER:
         return None
     return Suspicion(
