@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import after_colon
 from rcdiag.registry import revision
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
@@ -33,7 +34,7 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
         return _pasted([first], candidate, trainer)
     if advice.answer == "fix-the-cause":
         raise RcdiagError(
-            f"no configuration is written: {' '.join(advice.reasons)}",
+            f"no configuration is written: {after_colon(' '.join(advice.reasons))}",
             hint=f"fix the cause; {setting('candidate', 'NAME')} writes a correction anyway",
         )
     name = advice.choice or "none"
