@@ -153,7 +153,7 @@ def effective(samples: float) -> str:
     return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.2g}"
 
 
-def effective_share(share: Measured, count: int) -> str:
+def effective_share(share: WithInterval, count: int) -> str:
     """Return an effective share of `count` samples, with its interval, as their effective number.
 
     `157 (up to 177)` for a share of 0.533, at most 0.602, of 294.
