@@ -40,7 +40,7 @@ CONSTANT = Cause(
         title="the first token has no log-prob of its own",
         says="The engine starts to record at the second token.",
         shows="One value stands at the first token of every response.",
-        shortest_names="A placeholder stands at other tokens too.",
+        told_apart="A placeholder stands at other tokens too.",
         side="recorder",
         verdict="broken",
         mend=("Record the log-prob of the first token too.",),
@@ -83,7 +83,7 @@ def test_it_is_explained(added):
     entry = explain("first-token-constant")
     assert entry.kind == "cause"
     assert entry.what.startswith("The first token has no log-prob of its own.")
-    assert entry.parts["similar"] == CONSTANT.words.shortest_names
+    assert entry.parts["similar"] == CONSTANT.words.told_apart
     assert names()["cause"]["first-token-constant"] == CONSTANT.words.title
 
 

@@ -20,7 +20,7 @@ from rcdiag.diagnosis.causes.cause_words import (
 )
 
 KEYS = {
-    *("title", "says", "shows", "shortest_names", "side", "verdict"),
+    *("title", "says", "shows", "told_apart", "side", "verdict"),
     *("mend", "umbrella", "look_alikes", "links"),
 }
 TABLES = {
@@ -46,7 +46,7 @@ def test_a_table_has_all_keys_and_no_other(family, slug):
     table = TABLES[family, slug]
     assert table.keys() - {"mend_in"} == KEYS
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
-    for key in ("title", "says", "shows", "shortest_names"):
+    for key in ("title", "says", "shows", "told_apart"):
         assert table[key].strip() == table[key] != ""
         assert "\n" not in table[key]
     assert table["side"] in SIDES
@@ -92,7 +92,7 @@ def test_links_are_complete_and_unique(family, slug):
 @every_cause
 def test_backticks_come_in_pairs(family, slug):
     table = TABLES[family, slug]
-    texts = [table["says"], table["shows"], table["shortest_names"], *table["mend"]]
+    texts = [table["says"], table["shows"], table["told_apart"], *table["mend"]]
     for text in (*texts, *table.get("mend_in", {}).values()):
         assert text.count("`") % 2 == 0, text
 

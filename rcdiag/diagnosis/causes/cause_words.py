@@ -4,7 +4,7 @@ A file has one table for each slug:
 
 - `title`: what the cause is, at most 60 characters; `says`: what happens in the run.
 - `shows`: the signature in the log-probs of two policies, with a formula where one exists;
-  `shortest_names`: what separates the cause from its look-alikes, and what needs a checkpoint.
+  `told_apart`: what separates the cause from its look-alikes, and what needs a checkpoint.
 - `side`: who is at fault most often; `verdict`: `broken`, `correctable`, or `guides` where the size
   of the numbers decides between healthy and correctable.
 - `mend`: up to three repairs in the imperative, the most useful first; `mend_in`: a sub-table with
@@ -90,7 +90,7 @@ class CauseWords(Struct, frozen=True, kw_only=True):
     title: str
     says: str
     shows: str
-    shortest_names: str
+    told_apart: str
     side: str  # of SIDES
     verdict: str  # of VERDICTS
     mend: tuple[str, ...]
@@ -113,7 +113,7 @@ class CauseWords(Struct, frozen=True, kw_only=True):
                 "at fault": SIDES[self.side],
                 "verdict": VERDICTS[self.verdict],
                 "shows": self.shows,
-                "similar": self.shortest_names,
+                "similar": self.told_apart,
                 "fix": "\n".join(repair),
             },
             links={link.text: link.url for link in self.links},
