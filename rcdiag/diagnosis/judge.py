@@ -447,7 +447,7 @@ def _named_cause(
         own = [entry for entry in evidence if entry["name"].startswith(("E[ratio]", "kappa"))]
         others = [entry for entry in evidence if entry not in own]
         evidence = [*others[:1], *(own or [validity.evidence]), *others[1:]]
-    if validity is not None and verdict == "broken":
+    if validity is not None and validity.answer == VALID and verdict == "broken":
         # No weights repair it although the record sampled: they correct towards the wrong column.
         reads = f"{RECORD_SAMPLED}, but `{features.case.trainer}` is a wrong target for weights"
         evidence = [

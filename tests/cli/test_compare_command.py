@@ -135,7 +135,7 @@ def test_the_screen_shows_every_policy_and_every_step_and_the_verdict(rcdiag, ma
         assert re.search(rf"\b{name}\b", ran.out), name
     order = [name for name in MANY if not name.endswith("again")]
     assert re.findall(r"^→ (\w+)", ran.out, re.MULTILINE) == order[1:]
-    assert "rollout → hf_fp32" in ran.out
+    assert "k2(rollout, hf_fp32)" in ran.out
 
 
 @pytest.fixture(scope="module")

@@ -85,3 +85,10 @@ def test_a_fault_beside_valid_weights_says_why_they_do_not_help() -> None:
     reason = "the recorded distribution sampled, but `old` is a wrong target for weights"
     assert mean["reads"] == reason
     assert found.summary.endswith("Weights would correct towards `old`, which is wrong here.")
+
+
+def test_a_fault_beside_weights_of_unknown_validity_does_not_say_who_sampled() -> None:
+    found = judged(made(plain, first_tokens_differ(2.0), rows=20, seed=6))
+    (mean,) = (one for one in found.causes[0].evidence if one["name"] == "E[ratio]")
+    assert found.verdict == "broken"
+    assert mean["reads"].startswith("too wide to tell whether the recorded distribution sampled")
