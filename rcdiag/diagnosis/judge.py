@@ -471,10 +471,10 @@ def _named_cause(
 
 def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
     """Return the actions that repair a cause, the most useful first."""
-    slug = cause.words.slug
+    slug, case = cause.words.slug, features.case
     # A cause by the size of too few log-ratios is a guess: more rows are the first thing to do.
-    few = cause.stage == "difference" and len(features.case.tokens) < ENOUGH
-    guessed = slug in NOTHING_WRONG or few
+    by_few = cause.stage == "difference" and case.trainer and len(case.tokens) < ENOUGH
+    guessed = slug in NOTHING_WRONG or by_few
     if verdict == "healthy" or (verdict == "inconclusive" and guessed):
         return []
     actions = [_action(features, text) for text in cause.words.mend[:2]]
