@@ -240,12 +240,15 @@ def rough(value: float, digits: int = 2) -> str:
 
 
 def from_to(first: float, last: float) -> str:
-    """Return two estimates that are told apart: `9.5e-05 to 1.2e-04`, `1 to 0.996`; or one."""
+    """Return two estimates with as many digits as differ: `9.5e-05 to 1.2e-04`, `1 to 0.996`.
+
+    Where five digits are equal one is returned: `0.2`.
+    """
     return " to ".join(dict.fromkeys(distinct(first, last)))
 
 
 def distinct(*values: float) -> list[str]:
-    """Return estimates in one notation, with two digits or as many, up to five, as differ."""
+    """Return estimates in one notation, with two digits, or more (up to five) until they differ."""
     sizes = sorted(map(abs, values))
     powers = NOISE < sizes[0] < 1e-4 and sizes[-1] < 1e-3
     texts: list[str] = []

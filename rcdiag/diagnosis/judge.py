@@ -473,7 +473,8 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
     """Return the actions that repair a cause, the most useful first."""
     slug, case = cause.words.slug, features.case
     # A cause by the size of too few log-ratios is a guess: more rows are the first thing to do.
-    by_few = cause.stage == "difference" and case.trainer and len(case.tokens) < ENOUGH
+    of_pair = cause.stage == "difference" and case.trainer is not None
+    by_few = of_pair and len(case.tokens) < ENOUGH
     guessed = slug in NOTHING_WRONG or by_few
     if verdict == "healthy" or (verdict == "inconclusive" and guessed):
         return []
@@ -540,7 +541,8 @@ def _usefulness(features: Features, validity: Validity) -> str:
     """Say how many effective sequences importance weights leave: valid weights may be useless."""
     ess = METRICS["ess_seq"].value(suite_of(features.case))
     rows = int((features.case.tokens.per_row > 0).sum())
-    found = f"leave an ESS of {effective_share(ess, rows)} of {plural(rows, 'sequence')}"
+    of = "diagnosed sequence" if features.case.drawn else "sequence"
+    found = f"leave an ESS of {effective_share(ess, rows)} of {plural(rows, of)}"
     # Weights of whole sequences are then of little use.
     little = ess.value is not None and ess.value < HALF
     ending = f"but {found}: remove the cause first" if little else f"and {found}"

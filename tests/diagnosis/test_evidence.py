@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
@@ -92,3 +93,10 @@ def test_a_fault_beside_weights_of_unknown_validity_does_not_say_who_sampled() -
     (mean,) = (one for one in found.causes[0].evidence if one["name"] == "E[ratio]")
     assert found.verdict == "broken"
     assert mean["reads"].startswith("too wide to tell whether the recorded distribution sampled")
+
+
+def test_the_ess_of_rows_drawn_from_a_larger_table_says_that_it_is_of_these() -> None:
+    case = made(trained=rerouted(0.4, 0.1), rows=300, seed=8)
+    assert "of 300 sequences" in judged(case).summary
+    drawn = replace(case, drawn=" in the 300 rows diagnosed")
+    assert "of 300 diagnosed sequences" in judged(drawn).summary
