@@ -81,7 +81,7 @@ from rcdiag.diagnosis.guides import judged
 from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.usecases.tables import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.passes import Walk, token_batches
 keep_freed_memory()
 states = []

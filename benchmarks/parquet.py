@@ -24,8 +24,8 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks import RESULTS, store  # noqa: E402
+from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
-from rcdiag.usecases.tables import open_table  # noqa: E402
 
 TOKENS = 20_000_000
 LOG_PROBS = ["rollout_log_probs", "old_log_probs"]

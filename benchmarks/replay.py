@@ -45,11 +45,11 @@ def reset_peak() -> int:
 def prepared(names: list[str]):
     """Return update and batch, made by the same code as in `rcdiag replay`."""
     from rcdiag.losses.settings import LossSettings
+    from rcdiag.table.opening import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
     from rcdiag.usecases.replay.update import TrainerUpdate
     from rcdiag.usecases.replay.update_batch import Roles, read_batch
-    from rcdiag.usecases.tables import open_table
 
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))

@@ -47,9 +47,9 @@ VARIANTS = {
 
 def rows(model: str, vocabulary: int):
     """Return shipped rows as trajectories; for the random model random ids of equal lengths."""
+    from rcdiag.table.opening import open_table
     from rcdiag.table.stream import decode, read_chunks
     from rcdiag.table.trajectories import Ragged, Trajectories
-    from rcdiag.usecases.tables import open_table
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
     found = decode(next(read_chunks(dump, [(0, dump.num_rows)])))

@@ -30,6 +30,7 @@ from benchmarks import RESULTS, store  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
 from rcdiag.statistics.merging import merged  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
+from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 from rcdiag.trainers import find_trainer  # noqa: E402
@@ -41,7 +42,6 @@ from rcdiag.usecases.corrected import (  # noqa: E402
 )
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings  # noqa: E402
 from rcdiag.usecases.sweep.run import sweep  # noqa: E402
-from rcdiag.usecases.tables import open_table  # noqa: E402
 
 TOKENS, GROUP, CAP, CHUNK = 10_000_000, 8, 32_768, 1_024
 THRESHOLDS = 1000

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rcdiag.api.score import score
     from rcdiag.api.sweep import emit, sweep
     from rcdiag.errors import RcdiagError
+    from rcdiag.progress import Progress
     from rcdiag.results import (
         CompareResult,
         ConvertResult,
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
         ScoreResult,
         SweepResult,
     )
+    from rcdiag.table.opening import open_table
     from rcdiag.table.recorder import Recorder
     from rcdiag.table.table import Table
-    from rcdiag.usecases.progress import Progress
-    from rcdiag.usecases.tables import open_table
 
 __all__ = [
     "CompareResult",
@@ -94,7 +94,7 @@ _HOMES = {
     ),
     "rcdiag.table.recorder": ("Recorder",),
     "rcdiag.table.table": ("Table",),
-    "rcdiag.usecases.progress": ("Progress",),
-    "rcdiag.usecases.tables": ("open_table",),
+    "rcdiag.progress": ("Progress",),
+    "rcdiag.table.opening": ("open_table",),
 }
 __getattr__, __dir__ = attributes(__name__, _HOMES)

@@ -17,9 +17,9 @@ from rcdiag.statistics.merging import merge
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.table.opening import open_table
 from rcdiag.table.table import RowBatch
 from rcdiag.table.trajectories import Ragged, Trajectories
-from rcdiag.usecases.tables import open_table
 
 Lists = Sequence[Sequence[float]]
 

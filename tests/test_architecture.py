@@ -17,7 +17,7 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 LAYERS = (
     ("url_secrets",),
     ("errors",),
-    ("entry", "files", "formats", "lazy", "registry", "extras"),
+    ("entry", "files", "formats", "lazy", "progress", "registry", "extras"),
     ("losses", "results"),
     ("table",),
     ("logs", "statistics"),

@@ -11,10 +11,10 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.notation import parse_policy
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import first_batch
 from tests.engine_models import rcdiag_alone, scored
 

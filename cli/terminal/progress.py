@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.status import Status
 
 from rcdiag.formats import duration
-from rcdiag.usecases.progress import Progress as Listener
+from rcdiag.progress import Progress as Listener
 
 # Seconds between progress lines if stderr is not a terminal, and before the first.
 SECONDS_PER_LINE = 30.0

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
+from rcdiag.progress import SILENT, Progress
 from rcdiag.results import CompareResult
 from rcdiag.runners import runner_on
 from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.opening import Source, open_joined
 from rcdiag.usecases.chosen_pair import only_policy
 from rcdiag.usecases.compare.ladder import choose
 from rcdiag.usecases.compare.run import compare as measure
 from rcdiag.usecases.dry_run import check_rate, description
-from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.scored import (
     Policies,
     planned,
@@ -22,7 +23,6 @@ from rcdiag.usecases.scored import (
     scored_table,
     wanted_policies,
 )
-from rcdiag.usecases.tables import Source, joined_tables, name_of
 
 # The log-probs that a table has before any are scored.
 PAIR = ("rollout_log_probs", "old_log_probs")
@@ -87,10 +87,8 @@ def compare(
     check_rate(rate)
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]
-    table, joined = joined_tables(
-        sources, columns=columns, format=format, given=given, progress=progress
-    )
-    name = " + ".join(map(name_of, sources))
+    table = open_joined(sources, columns=columns, format=format, given=given, progress=progress)
+    joined = table.joined if len(sources) > 1 else None
     table = draw_rows(table, rows, seed)
     specs = wanted_policies(
         table,
@@ -106,12 +104,12 @@ def compare(
     only = only_policy(table, (behavior, target), [*named, *(spec.name for spec in specs)])
     if only is None:
         recorded = list(dict.fromkeys(available))
-        choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
-        choose(recorded, named, name)
+        choose(recorded, [policy for policy in (behavior, target) if policy], table.title, least=1)
+        choose(recorded, named, table.title)
     plan = planned(table, specs, None, force=force, progress=progress)
     repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
     with runner:
-        yield description(name, table, plan, None, runner, rate)
+        yield description(table, plan, None, runner, rate)
         with scored_table(
             table, plan, None, force=force, progress=progress, runner=runner
         ) as scored:

@@ -10,11 +10,11 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
 from rcdiag.formats import plural
+from rcdiag.progress import SILENT, Progress
 from rcdiag.results import ConvertResult
 from rcdiag.table.given import read_given
+from rcdiag.table.sources import find_sources
 from rcdiag.usecases.convert import convert as run
-from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.tables import located
 
 
 @usecase
@@ -48,7 +48,7 @@ def convert(
     target = Path(output)
     check_outputs([target], force=force, into_streams=False)
     read_given(given)
-    parts = located(source, format)
+    parts = find_sources(source, format)
     paths = [file.path for part in parts for file in part.files]
     if target.exists() and any(isinstance(path, Path) and target.samefile(path) for path in paths):
         raise RcdiagError(

@@ -8,16 +8,16 @@ from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.formats import plural
+from rcdiag.formats import listed, plural
+from rcdiag.progress import SILENT, Progress
 from rcdiag.results import DiagnoseResult
+from rcdiag.table.opening import Source, open_table
 from rcdiag.table.survey import known_steps
 from rcdiag.table.unknown_file import UnknownFormatError
 from rcdiag.usecases.case_of_table import pair_of_table
 from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
 from rcdiag.usecases.diagnose_log import diagnose_logs, logged_runs
-from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -100,11 +100,12 @@ def diagnose(
                 hint="give the run's dump, or the log alone",
             ) from refused
         length = sum(len(one.log.rows) for one in runs)
-        yield f"{name_of(source)}: a training log of {plural(length, 'step')}; would diagnose it"
+        logs = listed(list(dict.fromkeys(str(one.log.path) for one in runs)))
+        yield f"{logs}: a training log of {plural(length, 'step')}; would diagnose it"
         return diagnose_logs(
             runs, trainer=trainer, trainer_config=trainer_config, given=given or {}, seed=seed
         )
-    _refuse_options_of_logs(name_of(source), trainer_config, keys)
+    _refuse_options_of_logs(table.title, trainer_config, keys)
     sampler, trainer_side = pair_of_table(table, behavior, target)
     for name in (sampler, trainer_side):
         if name is not None:
@@ -118,7 +119,7 @@ def diagnose(
         tried = tried_checkpoints(trainer_model, folders_of(named), [*steps, 0][:1])
     pair = sampler if trainer_side is None else f"{sampler} -> {trainer_side}"
     with_model = "" if trainer_model is None else f" with {trainer_model.name}"
-    yield f"{name_of(source)}: {table.num_rows:,} sequences; would diagnose {pair}{with_model}"
+    yield f"{table.title}: {table.num_rows:,} sequences; would diagnose {pair}{with_model}"
     return run(
         table,
         sampler=sampler,

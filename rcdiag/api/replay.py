@@ -9,15 +9,15 @@ from typing import Any, Literal
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs
+from rcdiag.progress import SILENT, Progress
 from rcdiag.results import ReplayResult
 from rcdiag.table.drawn_rows import draw_rows_of_step
+from rcdiag.table.opening import Source, open_table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, refuse_one
 from rcdiag.usecases.plans import Settings, plan_of
-from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
 from rcdiag.usecases.replay.update_batch import Roles
-from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -157,7 +157,7 @@ def replay(
         step,
     )
     if model is None and (rollout, old) == (BEHAVIOR, TARGET):
-        refuse_one(table, name_of(source), "replay")
+        refuse_one(table, "replay")
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
@@ -200,7 +200,7 @@ def replay(
     ).checked(presets=len(plan.corrections))
     read = roles.names if training is None else (roles.rollout,)
     table.require(*(f"{name}_log_probs" for name in dict.fromkeys(read)))
-    yield f"{name_of(source)}: would replay {len(plan.corrections)} presets of {plan.trainer.name}"
+    yield f"{table.title}: would replay {len(plan.corrections)} presets of {plan.trainer.name}"
     if training is None:
         from rcdiag.usecases.replay.run import replay as measure
 

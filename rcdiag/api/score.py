@@ -9,34 +9,33 @@ from typing import TYPE_CHECKING, Any, Literal
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_apart
+from rcdiag.progress import SILENT, Progress
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.opening import Source, open_table
 from rcdiag.table.remote import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import (
-    ChosenPair,
     check_pair,
     choose_pair,
     only_policy,
 )
 from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
-from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.reading import decoder_of
 from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.score import score_of_one
 from rcdiag.usecases.scored import (
     Policies,
     check_output,
-    compare_command,
+    check_used,
     needed_columns,
     planned,
     scored_table,
     wanted_policies,
 )
 from rcdiag.usecases.shown_sequences import rows_named
-from rcdiag.usecases.tables import Source, name_of, open_table
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
@@ -175,25 +174,21 @@ def score(
                 f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show",
                 hint="give a table with log-probs of the sampler and of the trainer",
             )
-        yield description(name_of(source), table, None, written)
+        yield description(table, None, written)
         if written is not None:
             progress.say(f"nothing to score: {written} is not written")
         return score_of_one(table, only, seed=seed, log=log, plan=corrections)
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
-    unused = bool(scored_names) and not {pair.behavior, pair.target} & set(scored_names)
-    # A policy with the sampler's experts is not of the pair: what they explain is read off it.
-    replays = any(spec.options.get("experts") == pair.behavior for spec in specs)
-    if unused and written is None and not replays:
-        every_pair = compare_command(table, policies, ladder, model)
-        raise _scored_for_nothing(scored_names, pair, every_pair)
+    if written is None:
+        check_used(table, specs, pair, policies, ladder, model)
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force, progress=progress)
     decode = decoder_of(model, table, specs, (pair.target, pair.behavior), include_text)
     with runner:
-        yield description(name_of(source), table, plan, written, runner, rate)
+        yield description(table, plan, written, runner, rate)
         with scored_table(
             table, plan, written, force=force, progress=progress, runner=runner
         ) as scored:
@@ -210,21 +205,6 @@ def score(
                 sequences=sequences,
                 runner=runner,
             )
-
-
-def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str) -> RcdiagError:
-    """Return the error for policies that would be scored and neither compared nor saved.
-
-    `every_pair` is the command that compares them all.
-    """
-    first = scored[0] if len(scored) > 1 else pair.behavior
-    return RcdiagError(
-        f"{', '.join(scored)} would be scored and then not used: the pair is {pair.behavior} "
-        f"and {pair.target}",
-        hint=f"compare every pair: {every_pair}; or name a pair: "
-        f"{setting('behavior', first)}, {setting('target', scored[-1])}; or keep "
-        f"the columns: {setting('output', 'FILE', '-o')}",
-    )
 
 
 def _log(path: Path, plan: Plan, rows: int | None) -> Log:

@@ -7,17 +7,17 @@ from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.progress import Progress
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
 from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.opening import Source, open_table
 from rcdiag.trainers import families
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, check_pair, refuse_one
 from rcdiag.usecases.dry_run import pass_over
-from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
 from rcdiag.usecases.sweep.run import sweep as measure
-from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -91,11 +91,11 @@ def sweep(
         seed,
     )
     named = () if (behavior, target) == (BEHAVIOR, TARGET) else (behavior, target)
-    refuse_one(table, name_of(source), "sweep", named)
+    refuse_one(table, "sweep", named)
     check_pair(table, behavior, target)
     with runner:
         yield (
-            f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}\n"
+            f"{table.title}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}\n"
             f"  {pass_over(table, runner)}"
         )
         return measure(

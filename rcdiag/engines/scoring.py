@@ -23,7 +23,7 @@ from rcdiag.engines.scored_by import RATES, engine_differences, facts_of, notes_
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import make_own_folder, not_writable
-from rcdiag.table.opening import open_written
+from rcdiag.table.parquet_files import open_written
 from rcdiag.table.schema import score_columns
 from rcdiag.table.stream import columns_needed, decode, read_chunks
 from rcdiag.table.survey import Survey, survey

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
-from rcdiag.table.opening import open_written
+from rcdiag.table.parquet_files import open_written
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
 from rcdiag.table.survey import known_steps, number_groups
@@ -33,37 +33,22 @@ def draw_rows(table: Table, rows: int | None, seed: int, step: int | None = None
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
     if rows >= table.num_rows:
         return table
-    among = np.arange(table.num_rows)
+    numbers = np.arange(table.num_rows)
     if step is not None:
         steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
-        among = np.flatnonzero(np.concatenate(steps) == step)
-        if not len(among):
+        numbers = np.flatnonzero(np.concatenate(steps) == step)
+        if not len(numbers):
             raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
-    if rows >= len(among):
-        return _table_of(table, among)
-    group = among
-    if "group_id" in table.schema.names:
-        batches = table.batches(["group_id"])
-        hashes = np.concatenate([hashed(batch, "group_id") for batch in batches])
-        keys, number_of = number_groups(hashes)  # groups are numbered by their first row
-        group = number_of[np.searchsorted(keys, hashes)].astype(np.int64)[among]
-    present = np.unique(group)
-    drawn = present[_drawn(len(present), rows, len(among), seed)]
-    return _table_of(table, among[np.isin(group, drawn)])
-
-
-def draw_rows_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
-    """Sample prompt groups of one training step, by default the last; None keeps all rows.
-
-    In a table without steps they are sampled from all rows.
-    """
-    steps = [] if rows is None else known_steps(table)
-    last = steps[-1] if steps else None
-    return draw_rows(table, rows, seed, step if steps and step is not None else last)
-
-
-def _table_of(table: Table, numbers: Numbers) -> Table:
-    """Write some rows of a table, by their numbers, to a file of their own, and open it."""
+    if rows < len(numbers):
+        group = numbers
+        if "group_id" in table.schema.names:
+            batches = table.batches(["group_id"])
+            hashes = np.concatenate([hashed(batch, "group_id") for batch in batches])
+            keys, number_of = number_groups(hashes)  # groups are numbered by their first row
+            group = number_of[np.searchsorted(keys, hashes)].astype(np.int64)[numbers]
+        present = np.unique(group)
+        drawn = present[_drawn(len(present), rows, len(numbers), seed)]
+        numbers = numbers[np.isin(group, drawn)]
     scratch = Scratch()
     target = scratch.path / "drawn.parquet"
     with TableWriter(target, table.schema, table.metadata) as writer:
@@ -81,7 +66,18 @@ def _table_of(table: Table, numbers: Numbers) -> Table:
     )
     if table.made_from is None:
         return some
-    return replace(some, made_from=replace(some, drawn_from=table.made_from))
+    given = table.made_from
+    return replace(some, made_from=replace(some, drawn_from=given, given_as=given.given_as))
+
+
+def draw_rows_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
+    """Sample prompt groups of one training step, by default the last; None keeps all rows.
+
+    In a table without steps they are sampled from all rows.
+    """
+    steps = [] if rows is None else known_steps(table)
+    last = steps[-1] if steps else None
+    return draw_rows(table, rows, seed, step if steps and step is not None else last)
 
 
 def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -31,7 +30,10 @@ from rcdiag.table.padding import (
     mask_as_bits,
     one_of,
 )
+from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.schema import METADATA_KEY, metadata_of
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.sources import SourceFile, SourceFiles
 from rcdiag.table.writer import write_tables
 
 # Rows that are written at a time.
@@ -84,8 +86,18 @@ def _are_rows(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     return isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Mapping)
 
 
-def write_rows(rows: Any, name: str, target: Path) -> None:
-    """Write an in-memory table to a parquet file; `name` is what errors call it."""
+def write_rows(rows: Any) -> SourceFiles:
+    """Write an in-memory table to a parquet file, which is deleted with the table of it."""
+    name = name_in_memory(rows)
+    if name is None:
+        raise RcdiagError(
+            f"a {type(rows).__name__} is not a table",
+            hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
+            "paths, or rows that are mappings: concatenate several frames first",
+        )
+    scratch = Scratch()
+    target = scratch.path / "000000.parquet"
+    written = SourceFiles(name, PARQUET, (SourceFile(target, name),), scratch)
     if type(rows).__module__.startswith("polars") and hasattr(rows, "sink_parquet"):
         try:  # polars evaluates a lazy frame directly into the file, in streaming mode
             rows.sink_parquet(target, compression="lz4")
@@ -94,7 +106,7 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
                 f"{name}: polars cannot evaluate it ({_in_short(error)})",
                 hint="call collect() on the frame, and give the result",
             ) from error
-        return
+        return written
     try:
         tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
         first = next(tables)
@@ -104,6 +116,7 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
             f"{name}: it cannot be written as parquet ({_in_short(error)})",
             hint="columns hold numbers or text, or a list of numbers per row",
         ) from error
+    return written
 
 
 def _batches(rows: Any, name: str) -> Iterator[pa.RecordBatch]:

@@ -23,11 +23,13 @@ from rcdiag.results import JoinReport
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.grouping import hashed_rows
 from rcdiag.table.hashing import mixed
-from rcdiag.table.opening import open_written
+from rcdiag.table.parquet_files import open_written
 from rcdiag.table.schema import LOG_PROBS, column_setting
+from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
 from rcdiag.table.survey import check_unique, number_groups
 from rcdiag.table.table import RowsOfTable, Table
+from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.table.writer import TableWriter
 
 NAMED = 10  # left-out samples that the report names
@@ -40,19 +42,20 @@ NUMBERS = ("reward", "advantage", "advantages")
 
 
 def join_tables(
-    dumps: Sequence[Table], names: Sequence[str], path: Path, *, of_one_run: bool = False
-) -> tuple[Table, JoinReport]:
-    """Write to `path` the rows that are in all tables, with the log-probs of every table.
+    dumps: Sequence[Table], *, of_one_run: bool = False, beside: Path | None = None
+) -> Table:
+    """Write the rows that are in all tables, with the log-probs of every table, and open them.
 
     All other columns come from the first table. If an earlier table has a policy of the same name,
-    the later table's name (from `names`) is appended to it. Rows are matched by `sample_id`, or by
-    row number if no table has ids, and are kept only if their response tokens are equal.
+    the later table's short name is appended to it. Rows are matched by `sample_id`, or by row
+    number if no table has ids, and are kept only if their response tokens are equal. The file is
+    in a temporary folder, next to the file `beside` if that is given.
 
     Dumps `of_one_run` complete each other: unless all have ids, rows are matched by step, prompt
     and response; columns missing from the first dump are taken from a later one, and log-probs that
     are equal in two dumps are kept once.
     """
-    first, by = dumps[0], _matched_by(dumps, of_one_run)
+    first, by, names = dumps[0], _matched_by(dumps, of_one_run), _short_names(dumps)
     samples, rows = _matched(dumps, by)
     in_all = np.logical_and.reduce([own >= 0 for own in rows])
     tokens = [_hashed(dump, ["response_ids"]) for dump in dumps]
@@ -75,10 +78,23 @@ def join_tables(
             hint=f"join what was recorded of one run; {matched}",
         )
     added = _additions(dumps, names, rows, of_one_run)
+    scratch = Scratch(beside)
+    path = scratch.path / "joined.parquet"
     _write(path, dumps, added, same, report if of_one_run else None)
     sources = tuple(source for dump in dumps for source in dump.sources)
     origin = RowsOfTable(sources, first.for_workers(), np.flatnonzero(same))
-    return open_written(path, origin), report
+    return replace(open_written(path, origin), scratch=scratch, joined=report)
+
+
+def _short_names(dumps: Sequence[Table]) -> list[str]:
+    """Return a distinct short name for each table, which can be the suffix of a policy's name."""
+    names: list[str] = []
+    for dump in dumps:
+        source = dump.given_as[0] if len(dump.given_as) == 1 else dump.name
+        letters = (c if POLICY_NAME.fullmatch(c) else "_" for c in Path(source).stem)
+        stem = "".join(letters) or "table"
+        names.append(stem if stem not in names else f"{stem}_{len(names) + 1}")
+    return names
 
 
 # Which rows are the same sample

@@ -33,10 +33,11 @@ from rcdiag.table.padding import (
     masks_padding,
     refusal,
 )
-from rcdiag.table.readers.footer import RowGroup, row_groups_of
+from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import (
     first_rows_of,
     open_parquet,
+    row_groups_of,
     width_of_first_rows,
 )
 from rcdiag.table.remote import AnyFile

@@ -1,79 +1,214 @@
-"""Opening a trajectory table: files of one format, rows in memory, or what rcdiag wrote."""
+"""Open whatever a user names as one trajectory table; several dumps of one run are joined."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import SILENT, Progress
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
-from rcdiag.table import schema as columns
-from rcdiag.table.in_memory import name_in_memory, write_rows
-from rcdiag.table.naming import Naming, naming_of
-from rcdiag.table.readers.parquet import PARQUET, open_parquet
-from rcdiag.table.remote import AnyFile
+from rcdiag.table.column_names import names_for, spelled
+from rcdiag.table.in_memory import InMemory, write_rows
+from rcdiag.table.join import join_tables
+from rcdiag.table.naming import POLICIES, Naming
+from rcdiag.table.parquet_files import open_parquet_files, open_written, without_absent_policies
+from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.rewritten import Copies
-from rcdiag.table.schema import common_schema
+from rcdiag.table.schema import policies_in, with_metadata
 from rcdiag.table.scratch import Scratch
-from rcdiag.table.sources import SourceFile, SourceFiles
-from rcdiag.table.table import Origin, RowsOfTable, Table, TableFile, named_by_url
+from rcdiag.table.sources import FileSource, SourceFiles, check_remote, find_sources
+from rcdiag.table.table import Table, named_by_url
 
-if TYPE_CHECKING:
-    from rcdiag.table.conversion import OnProgress
+# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of these; an
+# open table; or data in memory: a data frame, an Arrow table, a mapping of columns, a list of rows.
+Source = FileSource | Table | InMemory
+# At most this many changes of a conversion are reported while a command runs.
+CHANGES = 6
 
 
-def open_parts(
-    parts: Sequence[SourceFiles],
-    renames: Mapping[str, str] | None = None,
+def open_table(
+    source: Source,
+    *,
+    columns: Mapping[str, str] | None = None,
     needed: Sequence[str] = (),
+    format: str | None = None,
     given: Mapping[str, Any] | None = None,
-    tokenizer: str | None = None,
-    on_progress: OnProgress | None = None,
+    tokenizer: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Table:
+    """Open a dump of any format that rcdiag knows as a trajectory table.
+
+    Of parquet only the footers are read, and a few rows if columns have other names; other formats
+    and tables in memory are converted once, into a temporary folder that is deleted with the table.
+    A table without tokens is refused, and the error also names the columns of `needed` that are
+    missing.
+
+    Args:
+        source: a file, a directory, a glob or a URL that fsspec knows (s3://, gs://, hf://), or a
+            list of these. Sources of one format are concatenated in that order; sources of two
+            formats, or with different policies, are taken for dumps of one run and joined by
+            `sample_id`, or without it by equal tokens. Or a table in memory: a pandas or polars
+            frame, an Arrow table or stream, a mapping of columns (each a list, an array or a
+            tensor), or a list of rows (each a mapping).
+        columns: name that rcdiag knows -> name in the files: `{"old_log_probs": "my_trainer"}`.
+            Names that trainers and engines use are recognised without it, unless the values
+            contradict; an empty name leaves the column out.
+        needed: columns that the error for a table without tokens also names.
+        format: the format of the files, if it cannot be recognised.
+        given: values that the dump lacks, for all rows: `{"temperature": 0.7}`. Values that the
+            dump has must be equal to them.
+        tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold only text.
+        progress: listener for the progress of a conversion.
+    """
+    if isinstance(source, Table):
+        if columns or given or format:
+            raise RcdiagError(
+                "columns of an open table cannot be mapped or given",
+                hint="give them to open_table(source, columns=..., given=..., format=...)",
+            )
+        return source
+    named = isinstance(source, (str, Path)) or (
+        isinstance(source, Sequence) and all(isinstance(one, (str, Path)) for one in source)
+    )
+    parts = find_sources(cast(FileSource, source), format) if named else [write_rows(source)]
+    progress = progress or SILENT
+    table = open_files(parts, columns, given, needed=needed, tokenizer=tokenizer, progress=progress)
+    cut = any(file.converted is not None for file in table.files)
+    # Without changes if only structs were flattened.
+    done = table.metadata.get("conversion", {"changes": {}})
+    if table.conversion is not None or table.joined is not None or cut:
+        texts = list(done["changes"])
+        if len(texts) > CHANGES + 1:
+            more = f"and {len(texts) - CHANGES} more changes: rcdiag convert ... -v names them"
+            texts = [*texts[:CHANGES], more]
+        for text in texts:
+            progress.say(f"{done['format']}: {text}")
+    return table
+
+
+def open_joined(
+    sources: Sequence[Source],
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Table:
+    """Open one table, or several joined on `sample_id`, of which `made_from` has all files."""
+    check_remote([str(source) for source in sources if isinstance(source, (str, Path))], format)
+    tables = [
+        open_table(source, columns=columns, format=format, given=given, progress=progress)
+        for source in sources
+    ]
+    if not tables:
+        raise RcdiagError("no table to open", hint="give at least one parquet file")
+    if len(tables) == 1:
+        return tables[0]
+    files = tuple(file for one in tables for file in one.files)
+    kept = Scratch.together([one.scratch for one in tables])
+    return replace(
+        join_tables(tables),
+        made_from=replace(tables[0], files=files, scratch=kept),
+        given_as=tuple(name for one in tables for name in one.given_as or (one.name,)),
+    )
+
+
+def open_files(
+    parts: Sequence[SourceFiles],
+    columns: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    *,
+    needed: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
+    progress: Progress = SILENT,
     beside: Path | None = None,
 ) -> Table:
-    """Open the files of several sources as one table; all sources must have one format.
+    """Open sources as one table; dumps of one run with different policies are joined.
 
-    `renames` maps canonical column names to the names in the files; an empty name means that no
-    column is read as that one. Unmapped columns of parquet files are renamed if they have a name
-    that other programs use and pass all checks. `given` holds values for all rows that the files
-    lack. A table without `response_ids` or without a mapped column is refused; the error also names
-    the missing columns of `needed`. Parquet is read in place: only its footers, and the first rows
-    of a file whose columns have other names. Files of another format are converted to parquet here,
-    once.
-
-    `tokenizer` is a folder with a tokenizer that encodes text-only dumps; `on_progress` is called
-    during conversion. Converted files are written to a temporary folder: next to the file `beside`
-    if it is given, else in the system's temporary folder.
+    Converted files go to a temporary folder, next to the file `beside` if that is given.
     """
-    reader = parts[0].reader
-    files = [file for part in parts for file in part.files]
     values = given_values.read_given(given)
-    if reader.any_names:
-        with named_by_url(files):
-            copies = Copies(reader, files, beside, on_progress)
-            table = _table(parts[0].source, copies, renames or {}, needed)
-    else:
-        table = _converted(parts, renames or {}, values, tokenizer, on_progress, beside)
-    # Copies of remote files are kept as long as the table.
-    scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
-    table = _with_absent_policies(replace(table, scratch=scratch))
-    return _with_given(table, values) if reader.any_names else table
+
+    def opened(some: Sequence[SourceFiles]) -> Table:
+        """Open the files of several sources of one format as one table."""
+        if some[0].reader.any_names:
+            table = _in_place(some, columns or {}, values, needed, progress, beside)
+        else:
+            table = _converted(some, columns or {}, values, tokenizer, progress, beside)
+        # Copies of remote files are kept as long as the table.
+        scratch = Scratch.together([table.scratch, *(part.scratch for part in some)])
+        return replace(table, scratch=scratch)
+
+    by_format: dict[str, list[SourceFiles]] = {}  # in the order in which formats first appear
+    for part in parts:
+        by_format.setdefault(part.reader.name, []).append(part)
+    tables: list[Table] = []
+    for kind in by_format.values():
+        # Files that are not parquet are converted first, to find out which policies they hold.
+        whole = None if kind[0].reader.read is None and len(kind) > 1 else opened(kind)
+        groups = _by_policies(kind, whole, columns or {})
+        tables += [whole or opened(kind)] if len(groups) == 1 else map(opened, groups)
+    table = tables[0]
+    if len(tables) > 1:
+        names = {name: own for table in tables for name, own in table.naming.taken.items()}
+        table = replace(join_tables(tables, of_one_run=True, beside=beside), naming=Naming(names))
+    return replace(table, given_as=tuple(part.source for part in parts))
+
+
+def _in_place(
+    parts: Sequence[SourceFiles],
+    renames: Mapping[str, str],
+    given: Mapping[str, Any],
+    needed: Sequence[str],
+    progress: Progress,
+    beside: Path | None,
+) -> Table:
+    """Open files whose columns may have any names: parquet, which is read in place, or JSON lines.
+
+    Given values are filled in when rows are read; recorded ones must not contradict them.
+    """
+    files = [file for part in parts for file in part.files]
+    with named_by_url(files):
+        copies = Copies(parts[0].reader, files, beside, progress.converted)
+        table = open_parquet_files(parts[0].source, copies, renames, needed)
+    table = without_absent_policies(table)
+    if not given:
+        return table
+    given_values.check_choices(given, (), table.name)
+    schema, of_rows = table.schema, given_values.of_all_rows(given)
+    if recorded := [name for name in of_rows if name in schema.names]:
+        for batch in table.batches(recorded):
+            given_values.check_agreement(batch.table, of_rows, batch.where)
+    size = given.get(given_values.GROUP_SIZE)
+    if size is not None and "group_id" in schema.names:
+        counts: Counter[Any] = Counter()
+        for batch in table.batches(["group_id"]):
+            counts.update(batch.table["group_id"].to_pylist())
+        given_values.check_group_sizes(np.array(list(counts.values())), size, table.name)
+    elif size is not None:
+        given_values.check_divisible(table.num_rows, size, table.name)
+    for name, value in given.items():
+        column = given_values.column_of(name)
+        if column not in schema.names:
+            schema = schema.append(pa.field(column, given_values.type_of(name, value)))
+    metadata = {**table.metadata, "given": {**table.metadata.get("given", {}), **given}}
+    return replace(table, schema=with_metadata(schema, metadata), given=given)
 
 
 def _converted(
     parts: Sequence[SourceFiles],
     renames: Mapping[str, str],
     given: Mapping[str, Any],
-    tokenizer: str | None,
-    on_progress: OnProgress | None,
+    tokenizer: str | Path | None,
+    progress: Progress,
     beside: Path | None,
 ) -> Table:
     """Convert the files of sources of one format to one parquet file, and open it."""
@@ -90,8 +225,8 @@ def _converted(
             target,
             given=given,
             renames={name: own for name, own in renames.items() if own},
-            tokenizer=tokenizer,
-            on_progress=on_progress,
+            tokenizer=None if tokenizer is None else str(tokenizer),
+            on_progress=progress.converted,
             left=[name for part in parts for name in part.left],
         )
     except BaseException:
@@ -100,216 +235,43 @@ def _converted(
     return replace(open_written(target, made.origin), scratch=scratch, conversion=made)
 
 
-def open_written(path: Path, origin: Origin | RowsOfTable | None = None) -> Table:
-    """Open a parquet file that rcdiag wrote, whose columns have canonical names.
+def _by_policies(
+    parts: Sequence[SourceFiles], whole: Table | None, columns: Mapping[str, str]
+) -> list[list[SourceFiles]]:
+    """Group sources of one format into tables: one, or several if their policies are disjoint.
 
-    `origin` knows the rows of the user's files from which the rows were made; messages then name
-    those, otherwise the file itself.
+    `whole` is the table of all of them if they had to be converted; `columns` is the user's
+    mapping. Files of a format whose columns the user names form one table.
     """
-    parquet = open_parquet(path)
-    rows, schema = parquet.metadata.num_rows, columns.versions_are_numbers(parquet.schema_arrow)
-    file = TableFile(path, rows, 0)
-    if origin is not None:
-        first = origin.files[0]
-        file = TableFile(first.path, rows, 0, converted=path, url=first.url, origin=origin)
-    return _with_absent_policies(Table((file,), schema, {}))
-
-
-def _with_absent_policies(table: Table) -> Table:
-    """Return the table without log-prob columns that are null in every row: nothing is recorded."""
-    absent = {f"{policy}_log_probs" for policy in table.policies}
-    absent = {name for name in absent if table.is_null(name)}
-    if not absent:
-        return table
-    schema = _without(table.schema, absent)
-    return replace(table, schema=schema, absent=table.absent | absent)
-
-
-def open_rows(
-    rows: object,
-    renames: Mapping[str, str] | None = None,
-    needed: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
-) -> Table:
-    """Open an in-memory table as `open_parts` opens files.
-
-    It is written to a parquet file once, which is deleted with the table.
-    """
-    name = name_in_memory(rows)
-    if name is None:
-        raise RcdiagError(
-            f"a {type(rows).__name__} is not a table",
-            hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
-            "paths, or rows that are mappings: concatenate several frames first",
-        )
-    scratch = Scratch()
-    path = scratch.path / "000000.parquet"
-    write_rows(rows, name, path)
-    part = SourceFiles(name, PARQUET, (SourceFile(path, name),), scratch)
-    return open_parts([part], renames, needed, given)
-
-
-def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    fields = [field for field in schema if field.name not in names]
-    return pa.schema(fields, metadata=schema.metadata)
-
-
-def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
-    """Return a table of parquet files with the values that the user gives for all rows.
-
-    Recorded values must not contradict them. Nothing is written: the values are filled in when rows
-    are read.
-    """
-    if not given:
-        return table
-    given_values.check_choices(given, (), table.name)
-    schema, values = table.schema, given_values.of_all_rows(given)
-    if recorded := [name for name in values if name in schema.names]:
-        for batch in table.batches(recorded):
-            given_values.check_agreement(batch.table, values, batch.where)
-    size = given.get(given_values.GROUP_SIZE)
-    if size is not None and "group_id" in schema.names:
-        counts: Counter[Any] = Counter()
-        for batch in table.batches(["group_id"]):
-            counts.update(batch.table["group_id"].to_pylist())
-        given_values.check_group_sizes(np.array(list(counts.values())), size, table.name)
-    elif size is not None:
-        given_values.check_divisible(table.num_rows, size, table.name)
-    for name, value in given.items():
-        column = given_values.column_of(name)
-        if column not in schema.names:
-            schema = schema.append(pa.field(column, given_values.type_of(name, value)))
-    metadata = {**table.metadata, "given": {**table.metadata.get("given", {}), **given}}
-    return replace(table, schema=columns.with_metadata(schema, metadata), given=given)
-
-
-def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequence[str]) -> Table:
-    """Make one table of parquet files that all have the same columns.
-
-    Renames that rcdiag chooses itself are decided by the first file.
-    """
-    mapped = {name: own for name, own in renames.items() if own}
-    off = frozenset(renames) - set(mapped)
-    naming = Naming(off=off)
-    opened: list[TableFile] = []
-    absent: set[str] = set()
-    schemas: list[pa.Schema] = []
-    schema: pa.Schema | None = None
-    first_row = 0
-    for number, source_file in enumerate(copies.files):
-        path = source_file.path
-        written, origin = copies.of(number, mapped)
-        parquet = open_parquet(written or path)
-        in_file = parquet.schema_arrow
-        if schema is None:
-            missing.check_names(renames, in_file, str(path))
-            naming = naming_of(written or path, path, mapped, off)
-            mapped = {**mapped, **naming.taken}
-        if opened and _tokens_in(mapped) not in in_file.names:
-            first = open_parquet(opened[0].parquet).schema_arrow
-            differ = sorted(set(in_file.names) ^ set(first.names))
-            raise _unlike(path, in_file, opened[0].name, first, differ)
-        if not {_tokens_in(mapped), *mapped.values()} <= set(in_file.names):
-            missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
-        file_schema = _canonical(in_file, mapped, path)
-        absent |= {field.name for field in file_schema if pt.is_null(field.type)}
-        if "response_ids" in absent:
-            raise RcdiagError(
-                f"{path}: column `{_tokens_in(mapped)}` holds no tokens, it is null in all rows",
-                hint="an empty response is an empty list; drop rows that were never sampled",
-            )
-        file_schema = _without(file_schema, absent)
-        columns.check_types(file_schema, str(path))
-        schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
-        schemas.append(file_schema)
-        rows = parquet.metadata.num_rows
-        opened.append(TableFile(path, rows, first_row, written, source_file.url, origin))
-        first_row += rows
-    if first_row == 0:
-        raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
-    assert schema is not None
-    kinds = {field.name: field.type for field in schema}
-    own_kinds = [{field.name: field.type for field in own} for own in schemas]
-    opened = [
-        replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
+    if len(parts) == 1 or (parts[0].reader.any_names and parts[0].reader.read is not None):
+        return [list(parts)]
+    if whole is None:
+        policies = [_policies_of_parquet(part, columns) for part in parts]
+    else:
+        assert whole.conversion is not None
+        of_file = whole.conversion.policies_of
+        policies = [
+            set().union(*(of_file.get(cast(Path, file.path), set()) for file in part.files))
+            for part in parts
+        ]
+    kinds = list(dict.fromkeys(frozenset(names) for names in policies if names))
+    if len(kinds) < 2 or sum(map(len, kinds)) > len(frozenset().union(*kinds)):
+        return [list(parts)]
+    # Sources without any log-probs are opened together with the first group of policies.
+    owner = [next((n for n, kind in enumerate(kinds) if names & kind), 0) for names in policies]
+    return [
+        [part for part, own in zip(parts, owner, strict=True) if own == number]
+        for number in range(len(kinds))
     ]
-    return Table(
-        tuple(opened), schema, mapped, copies.scratch, naming=naming, absent=frozenset(absent)
-    )
 
 
-def _tokens_in(renames: Mapping[str, str]) -> str:
-    """Return the name of the response token column in the files."""
-    return renames.get("response_ids", "response_ids")
-
-
-def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile) -> pa.Schema:
-    """Return the file's schema with mapped columns under their canonical names."""
-    back: dict[str, str] = {}
-    for name, in_file in renames.items():
-        if name in file_schema.names and name != in_file and name not in renames.values():
-            raise RcdiagError(
-                f"{path}: {columns.column_setting({name: in_file})}, but a column `{name}` is "
-                "there as well",
-                hint=f"drop or rename `{name}` in the file",
-            )
-        if in_file in back:
-            raise RcdiagError(
-                f"{columns.column_setting({name: in_file})}: `{in_file}` is already read as "
-                f"`{back[in_file]}`",
-                hint="map each column of the file once: leave out one of the two",
-            )
-        back[in_file] = name
-    if back.get("response_ids", "response_ids") != "response_ids" and "response_ids" not in renames:
-        raise RcdiagError(
-            f"{path}: {columns.column_setting({back['response_ids']: 'response_ids'})}, so that no "
-            "column is left for the tokens of responses",
-            hint=f"{columns.column_setting({'response_ids': 'NAME'})} as well, or leave it out",
-        )
-    fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
-    return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
-
-
-def _of_both(
-    table_schema: pa.Schema, file_schema: pa.Schema, path: AnyFile, files: list[TableFile]
-) -> pa.Schema:
-    """Return the schema of a table after a file is added.
-
-    Files of recorders may differ in their columns; all other files must have the same columns.
-    """
-    if file_schema.equals(table_schema):
-        return table_schema
-    file_types = {field.name: field.type for field in file_schema}
-    table_types = {field.name: field.type for field in table_schema}
-    differ = sorted(
-        name
-        for name in file_types.keys() | table_types.keys()
-        if file_types.get(name) != table_types.get(name)
-    )
-    if not differ:  # only the order of the columns differs
-        return table_schema
-    if columns.is_recorded(table_schema) and columns.is_recorded(file_schema):
-        schema, differ = common_schema(table_schema, file_schema)
-        if not differ:
-            return schema.with_metadata(table_schema.metadata)
-    raise _unlike(path, file_schema, files[0].name, table_schema, differ)
-
-
-def _unlike(
-    path: AnyFile, own: pa.Schema, first: str, of_first: pa.Schema, differ: Sequence[str]
-) -> RcdiagError:
-    """Return the error for files that do not form one table, with the columns that differ."""
-    lacks = [f"`{name}`" for name in differ if name not in own.names]
-    more = [f"`{name}`" for name in differ if name not in of_first.names]
-    kinds = [
-        f"`{name}` is {own.field(name).type}, not {of_first.field(name).type}"
-        for name in differ
-        if name in own.names and name in of_first.names
-    ]
-    parts = [f"it has no {', '.join(lacks)}"] if lacks else []
-    parts += [f"it also has {', '.join(more)}"] if more else []
-    return RcdiagError(
-        f"{path}: not part of one table with {first}: {'; '.join([*parts, *kinds])}",
-        hint="files that are given together are read as one table, with the same columns in each: "
-        "give those of one dump, by name or by a glob such as 'step_*.parquet', or each file alone",
-    )
+def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[str]:
+    """Return the policies that the first file of a source has, read from its footer."""
+    names = set(open_parquet(part.files[0].path).schema_arrow.names)
+    mapped = {name for name, in_file in columns.items() if in_file in names}
+    known = {
+        column
+        for column in POLICIES
+        if any(own in names_for(column) or spelled(own) == column for own in names)
+    }
+    return set(policies_in([*(names - set(columns.values())), *mapped, *known]))

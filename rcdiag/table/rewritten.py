@@ -35,11 +35,11 @@ from rcdiag.table.padding import (
     cuts_of,
     one_of,
 )
-from rcdiag.table.readers.footer import row_groups_of
 from rcdiag.table.readers.parquet import (
     first_rows_of,
     open_parquet,
     read_rows_of,
+    row_groups_of,
     width_of_first_rows,
 )
 from rcdiag.table.readers.reader import Dump, Reader, Rows

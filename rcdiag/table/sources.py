@@ -32,8 +32,9 @@ from rcdiag.table.remote import (
 )
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
-from rcdiag.url_secrets import without_own_secrets
+from rcdiag.url_secrets import remember_secrets, without_own_secrets
 
+FileSource = str | Path | Sequence[str | Path]
 # Bytes that are decompressed at a time.
 BLOCK = 1 << 20
 
@@ -146,11 +147,32 @@ class SourceFile(Struct, frozen=True):
 class SourceFiles(Struct, frozen=True):
     """The files of one source in row order, and their common format."""
 
-    source: str
+    source: str  # as the user wrote it, without secrets
     reader: Reader
     files: tuple[SourceFile, ...]
     scratch: Scratch | None = None  # holds copies of remote files
     left: tuple[str, ...] = ()  # files that match the format's names but have another content
+
+
+def find_sources(sources: FileSource, format: str | None = None) -> list[SourceFiles]:
+    """Find the files of sources, each of one format; no file may belong to two of them."""
+    named = [str(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
+    if not named:
+        raise RcdiagError("no table to open", hint="give at least one file")
+    remember_secrets(named)
+    check_remote(named, format)
+    parts = [find_files(source, format) for source in named]
+    owners: dict[str, str] = {}
+    for part in parts:
+        for file in part.files:
+            name = file.url or str(file.path.resolve() if isinstance(file.path, Path) else file)
+            if name in owners:
+                raise RcdiagError(
+                    f"{file.name} is given twice, by {owners[name]} and by {part.source}",
+                    hint="give every file once: its rows would count twice",
+                )
+            owners[name] = part.source
+    return parts
 
 
 def find_files(source: str, format: str | None = None) -> SourceFiles:
@@ -199,7 +221,8 @@ def _known(
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     known = set(paths)
     left = [path.name for path in urls if path not in known and _fits(path.name, [reader])]
-    return SourceFiles(source, reader, files, scratch, tuple(left) if folder else ())
+    named = without_own_secrets(source)
+    return SourceFiles(named, reader, files, scratch, tuple(left) if folder else ())
 
 
 def check_remote(sources: Sequence[str], format: str | None = None) -> None:

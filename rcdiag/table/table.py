@@ -26,8 +26,7 @@ from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, rows_at
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import OF_PROMPTS, Naming
-from rcdiag.table.readers.footer import row_groups_of
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of, read_whole
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of, read_whole, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
@@ -200,6 +199,11 @@ class Table:
     def as_given(self) -> Table:
         """Return the table that the user gave, for provenance, row numbers and commands."""
         return self.made_from or self
+
+    @property
+    def title(self) -> str:
+        """Return the first source as the user wrote it, and the number of the others."""
+        return listed(self.given_as or [source.name for source in self.sources])
 
     @property
     def on_command_line(self) -> str:

@@ -111,14 +111,14 @@ def only_policy(
     return None if table.may_mean(*lacking) else only
 
 
-def refuse_one(table: Table, source: str, command: str, named: Sequence[str | None] = ()) -> None:
+def refuse_one(table: Table, command: str, named: Sequence[str | None] = ()) -> None:
     """Refuse a table of one policy for a command that compares two, and say how to score another.
 
-    `source` is the table as the user named it, `named` are the policies that the user asks for.
+    `named` are the policies that the user asks for.
     """
     if only := only_policy(table, named):
         raise RcdiagError(
-            f"{source}: the table has one policy, `{only}`; {command} needs two",
-            hint=f"rcdiag score {source} --model CKPT -o scored.parquet scores the other, "
-            f"then rcdiag {command} scored.parquet",
+            f"{table.title}: the table has one policy, `{only}`; {command} needs two",
+            hint=f"rcdiag score {table.on_command_line} --model CKPT -o scored.parquet scores the "
+            f"other, then rcdiag {command} scored.parquet",
         )

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from rcdiag.progress import Progress
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files
 from rcdiag.table.missing import SAYS_LOG_PROBS, meant_columns
-from rcdiag.table.opening import open_written
+from rcdiag.table.opening import open_files
+from rcdiag.table.parquet_files import open_written
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.scratch import Scratch
@@ -20,9 +22,7 @@ from rcdiag.table.sources import SourceFiles
 from rcdiag.table.stream import token_ids
 from rcdiag.table.table import Table
 from rcdiag.table.writer import TableWriter
-from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.tables import open_located
 
 
 def convert(
@@ -35,9 +35,7 @@ def convert(
     progress: Progress,
 ) -> ConvertResult:
     """Write the table of some sources to a parquet file, which appears only if all went well."""
-    table = open_located(
-        parts, columns, given, tokenizer=tokenizer, progress=progress, beside=output
-    )
+    table = open_files(parts, columns, given, tokenizer=tokenizer, progress=progress, beside=output)
     scratch = table.scratch or Scratch(output)
     written = scratch.path / "table.parquet"
     if table.joined is not None:

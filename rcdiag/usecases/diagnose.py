@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.next_experiment import next_after_experiments
+from rcdiag.progress import Progress
 from rcdiag.results import Diagnosis
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
@@ -20,7 +21,6 @@ from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import read_case
 from rcdiag.usecases.checkpoints import Model, steps_of_model
 from rcdiag.usecases.diagnosed import with_findings
-from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ def check_rate(rate: float | None) -> None:
 
 
 def description(
-    name: str,
     table: Table,
     plan: ScoringPlan | None,
     output: Destination | None,
@@ -44,7 +43,7 @@ def description(
 
     `rate` is the user's estimate of the tokens that one engine scores per second.
     """
-    lines = [f"{name}: {table.num_rows:,} sequences in {plural(len(table.sources), 'file')}"]
+    lines = [f"{table.title}: {table.num_rows:,} sequences in {plural(len(table.sources), 'file')}"]
     if plan is None:
         lines.append(f"would compute from recorded policies: {', '.join(table.policies)}")
         lines.append(f"  {pass_over(table, runner)}")

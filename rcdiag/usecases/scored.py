@@ -19,11 +19,12 @@ from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.files import check_outputs
+from rcdiag.progress import SILENT, Progress
 from rcdiag.runners import Runner
-from rcdiag.table.opening import open_written
+from rcdiag.table.parquet_files import open_written
 from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
-from rcdiag.usecases.progress import SILENT, Progress
+from rcdiag.usecases.chosen_pair import ChosenPair
 
 if TYPE_CHECKING:
     from rcdiag.engines.scoring import ScoringPlan
@@ -36,17 +37,6 @@ def policy_texts(policies: Policies) -> list[str]:
     if isinstance(policies, Mapping):
         return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
     return [policies] if isinstance(policies, str) else list(policies)
-
-
-def compare_command(
-    table: Table, policies: Policies, ladder: str | Sequence[str], model: str | Path | None
-) -> str:
-    """Return the command that scores policies and compares every pair of them."""
-    words = ["rcdiag compare", table.on_command_line]
-    words += [f"--policy {quote(text)}" for text in policy_texts(policies)]
-    words += [f"--ladder {name}" for name in ([ladder] if isinstance(ladder, str) else ladder)]
-    words += [] if model is None else [f"--model {quote(str(model))}"]
-    return " ".join(words)
 
 
 def needed_columns(
@@ -107,6 +97,37 @@ def wanted_policies(
     about = table.metadata.get("policies", {}).values()
     recorded = [spec for policy in about if (spec := spec_of(policy, default_model)) is not None]
     return [*specs, second_run(policy_to_repeat(specs or recorded))]
+
+
+def check_used(
+    table: Table,
+    specs: Sequence[PolicySpec],
+    pair: ChosenPair,
+    policies: Policies,
+    ladder: str | Sequence[str],
+    model: str | Path | None,
+) -> None:
+    """Refuse policies that would be scored, but neither compared nor saved.
+
+    `policies`, `ladder` and `model` are what the user asked for.
+    """
+    scored = [spec.name for spec in specs if not spec.options.get("repeat_of")]
+    # A policy with the sampler's experts is not of the pair: what they explain is read off it.
+    replays = any(spec.options.get("experts") == pair.behavior for spec in specs)
+    if not scored or replays or {pair.behavior, pair.target} & set(scored):
+        return
+    words = ["rcdiag compare", table.on_command_line]
+    words += [f"--policy {quote(text)}" for text in policy_texts(policies)]
+    words += [f"--ladder {name}" for name in ([ladder] if isinstance(ladder, str) else ladder)]
+    words += [] if model is None else [f"--model {quote(str(model))}"]
+    first = scored[0] if len(scored) > 1 else pair.behavior
+    raise RcdiagError(
+        f"{', '.join(scored)} would be scored and then not used: the pair is {pair.behavior} "
+        f"and {pair.target}",
+        hint=f"compare every pair: {' '.join(words)}; or name a pair: "
+        f"{setting('behavior', first)}, {setting('target', scored[-1])}; or keep "
+        f"the columns: {setting('output', 'FILE', '-o')}",
+    )
 
 
 def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, force: bool) -> None:

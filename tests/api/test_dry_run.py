@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,20 @@ def test_a_file_url_is_a_path_of_this_machine(tmp_path):
         old_log_probs=LOG_PROBS,
     )
     assert "2 sequences in 1 file" in rcdiag.score.dry_run(f"file://{path}")
+
+
+def test_every_command_names_several_sources_in_the_same_way(tmp_path):
+    columns: dict[str, Any] = {
+        "rollout_log_probs": LOG_PROBS,
+        "old_log_probs": LOG_PROBS,
+        "advantage": [1.0, -1.0],
+    }
+    a, b = (
+        write_table(tmp_path / f"{name}.parquet", response_ids=[[1, 2], [3]], **columns)
+        for name in "ab"
+    )
+    named = f"{a} and 1 more: "
+    assert rcdiag.compare.dry_run(a, b).startswith(named)
+    for command in (rcdiag.score, rcdiag.sweep, rcdiag.replay, rcdiag.diagnose):
+        assert command.dry_run([a, b]).startswith(named)
+        assert command.dry_run(rcdiag.open_table([a, b])).startswith(named)

@@ -20,7 +20,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import row_groups_of
+from rcdiag.table.readers.parquet import row_groups_of
 from tests.cli.conftest import Ran
 
 ROWS = 24

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 import rcdiag as api
 from rcdiag.results import CorrectionResult, MetricValue, SweepResult
 from rcdiag.results.sweep import Candidate, Recommendation
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.settings_text import Inexpressible
@@ -18,7 +19,6 @@ from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.configuration import configuration
 from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
-from rcdiag.usecases.tables import open_table
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 

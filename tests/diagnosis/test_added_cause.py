@@ -12,10 +12,10 @@ from rcdiag.diagnosis.causes.cause_words import CauseWords
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.glossary import explain, names
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
-from rcdiag.usecases.tables import open_table
 from tests.diagnosis.tables import made, write
 from tests.usecases.replay.builders import replay_of
 

@@ -10,10 +10,10 @@ from rcdiag.diagnosis.checks import CHECKS, Check, CheckInput, Observation
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Metric, MetricFamily
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.cli.conftest import dump_with_shift, rcdiag  # noqa: F401
 from tests.usecases.replay.builders import replay_of

@@ -9,8 +9,8 @@ import pytest
 
 from rcdiag.diagnosis.checks.check import advice_of_cause
 from rcdiag.results import Action, Diagnosis, NamedCause
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 FAMILIES = ("mismatch-above-guide", "heavy-tail", "behavior-is-not-the-sampler")

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from rcdiag.formats import mean_ratio, rough, share_of
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 
 ROWS, TOKENS, LAYERS, TOP_K, EXPERTS = 40, 12, 3, 2, 8
 LISTS = pa.list_(pa.list_(pa.uint16()))

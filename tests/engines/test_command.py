@@ -26,9 +26,9 @@ from rcdiag.engines.ladders import spec_of
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import SILENT
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Trajectories
-from rcdiag.usecases.progress import SILENT
 from tests.builders import first_batch, write_table
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.usecases.compare.tables import about

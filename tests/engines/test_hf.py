@@ -15,9 +15,9 @@ from rcdiag.engines.hf.probe import Probe
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Trajectories
-from rcdiag.usecases.tables import open_table
 from tests.engine_models import SIZES, make_model, reference
 
 pytestmark = pytest.mark.engine

@@ -17,10 +17,10 @@ from rcdiag.engines.hf.support import OwnSets, RecordedSets
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.scoring import plan_scoring
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import SILENT
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Ragged
-from rcdiag.usecases.progress import SILENT
-from rcdiag.usecases.tables import open_table
 from tests.builders import first_batch
 
 SAMPLING = {"top_p": 0.8, "top_k": 40, "min_p": 0.02}

@@ -26,9 +26,9 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Scores, Trajectories
-from rcdiag.usecases.tables import open_table
 
 pytestmark = pytest.mark.engine
 

@@ -14,9 +14,9 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, padded_width
 from rcdiag.engines.scoring import plan_scoring
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import SILENT
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
-from rcdiag.usecases.progress import SILENT
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
 from tests.engines.toy_engine import TOY, ToyEngine, make_checkpoint

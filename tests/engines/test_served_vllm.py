@@ -21,8 +21,8 @@ import pytest
 import rcdiag
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.server.engine import ServerEngine
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
-from rcdiag.usecases.tables import open_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -35,9 +35,9 @@ from rcdiag.engines.server.served import Served
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
+from rcdiag.progress import SILENT
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
-from rcdiag.usecases.progress import SILENT
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.engines.engine_here import EngineHere
 from tests.engines.served_model import (

@@ -34,12 +34,12 @@ from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome, cau
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, Named, suspicions
 from rcdiag.diagnosis.verdict import verdict_with_experiments
+from rcdiag.progress import SILENT
 from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
 from rcdiag.usecases.checkpoints import Model, tried_checkpoints
 from rcdiag.usecases.diagnose import runner_of
-from rcdiag.usecases.progress import SILENT
 from tests.faults.other.forward import make_with_checkpoint
 from tests.faults.other.make import make
 from tests.faults.prompts import ROOT

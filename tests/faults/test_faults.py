@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rcdiag.usecases.tables import open_table
+from rcdiag.table.opening import open_table
 from tests.faults import policies
 from tests.faults.evaluate import Judged, Thresholds, shortfalls, summary
 from tests.faults.fault import FAULTS, Fault

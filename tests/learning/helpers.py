@@ -17,9 +17,9 @@ from rcdiag.learning.micro_batches import rows_of
 from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import OptimizerSettings
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Trajectories
-from rcdiag.usecases.tables import open_table
 from tests import engine_models as engines
 
 ROWS = 12

@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import structs
 
 from rcdiag.results import Finding, MetricValue, Result, from_json, to_json
+from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import ids_like, write_table
 
 IMAGE = "<img src=x onerror=window.hacked=1>"

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
 from rcdiag.results import CompareResult, Result, ScoreResult, SweepResult, from_json
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
@@ -25,7 +26,6 @@ from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import Roles
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
-from rcdiag.usecases.tables import open_table
 from tests.pages.hostile import hostile_compare, hostile_score
 from tests.results.stored import stored
 from tests.usecases.replay.with_model import model_of, replay_model_of, training_of

@@ -16,9 +16,9 @@ from rcdiag.api.report import explanation
 from rcdiag.pages.packing import packed_document
 from rcdiag.pages.page import page
 from rcdiag.results import Result, to_plain
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, compared, every_preset, scored, swept_all

@@ -18,8 +18,8 @@ from rcdiag.pages.page import _head, _tabs, page
 from rcdiag.pages.tabs import change
 from rcdiag.pages.tabs.diagnosis import _shortened_distinctly, headline_of
 from rcdiag.results import MetricValue, from_json
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.pages.makers import MAKERS, SAMPLES, scored
 from tests.pages.parts import parts_of
 from tests.results.stored import stored

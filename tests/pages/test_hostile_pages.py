@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 import rcdiag
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
 from tests.pages.hostile import EVIL, FIRST, LONG, THIRD

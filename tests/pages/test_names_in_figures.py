@@ -11,8 +11,8 @@ import pytest
 
 import rcdiag
 from rcdiag.pages.plot import plot
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import ids_like, write_table
 
 CONTROL = "".join(map(chr, range(1, 32))) + "\x7f\x9b\ufffe\u202e"

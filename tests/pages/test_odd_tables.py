@@ -16,8 +16,8 @@ from rcdiag.pages.page import _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
 from rcdiag.pages.score.steps import chart_over_steps, metric_columns
 from rcdiag.results import MetricValue, ScoreResult
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, every_preset

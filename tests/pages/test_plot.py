@@ -26,9 +26,9 @@ from rcdiag.pages.save import save_figures
 from rcdiag.pages.score.sequences import paths, running
 from rcdiag.pages.sweep.families import family_figures
 from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, replayed_with_model, swept
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies

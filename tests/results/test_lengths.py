@@ -10,8 +10,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import from_json, to_json
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.results.stored import stored
 
 

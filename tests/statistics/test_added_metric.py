@@ -15,9 +15,9 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS, Metric, metric_descriptions
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenSum
 from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import make_state, mismatch
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 from tests.pages.unpacked import unpacked

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from rcdiag.results import JoinReport
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
-from rcdiag.usecases.tables import open_table
 from tests.builders import Lists
 from tests.usecases.compare.tables import write_policies
 
@@ -29,7 +29,9 @@ def table(path: Path, name: str = "rollout", order=range(4), *, ids: Any = IDS, 
 
 def joined(folder: Path, *paths: Path) -> tuple[Table, JoinReport]:
     dumps = [open_table(path) for path in paths]
-    return join_tables(dumps, [path.stem for path in paths], folder / "joined.parquet")
+    table = join_tables(dumps)
+    assert table.joined is not None
+    return table, table.joined
 
 
 def rows(dump: Table) -> list[dict[str, Any]]:

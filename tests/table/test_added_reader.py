@@ -15,10 +15,10 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.stream import read_chunks
-from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table, write_table
 from tests.cli.conftest import rcdiag as rcdiag_fixture
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
@@ -119,9 +119,10 @@ def test_a_table_of_another_format_is_joined_with_one_of_parquet(tmp_path, toy):
     one = write(tmp_path / "a.toyjsonl", rows)
     other = as_parquet(tmp_path / "b.parquet", rows[10:])
     tables = [open_table(one), open_table(other)]
-    joined, report = join_tables(tables, ["a", "b"], tmp_path / "joined.parquet")
-    assert (joined.num_rows, report.missing_rows["b"]) == (30, 10)
-    assert report.tables == [str(one), str(other)]
+    joined = join_tables(tables)
+    assert joined.joined is not None
+    assert (joined.num_rows, joined.joined.missing_rows["b"]) == (30, 10)
+    assert joined.joined.tables == [str(one), str(other)]
     assert joined.policies == ["rollout", "old", "rollout_b", "old_b"]
 
 
@@ -232,7 +233,7 @@ def test_versions_of_weights_given_as_text_are_numbers_or_left_out(tmp_path):
     (batch,) = table.batches(["policy_version"])
     expected = [12, -3, None, None, None, 4]
     assert batch.table["policy_version"].to_pylist() == expected
-    joined, _ = join_tables([table, table], ["a", "b"], tmp_path / "joined.parquet")
+    joined = join_tables([table, table])
     (batch,) = joined.batches(["policy_version"])
     assert batch.table["policy_version"].to_pylist() == expected
 

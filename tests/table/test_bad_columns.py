@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.survey import known_steps
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 

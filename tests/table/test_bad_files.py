@@ -12,8 +12,8 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
-from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table, write_table
 
 

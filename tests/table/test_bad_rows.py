@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.survey import survey
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 GOOD = {

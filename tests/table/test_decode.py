@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import row_groups_of
-from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, rows_per_batch
+from rcdiag.table.opening import open_table
+from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, row_groups_of, rows_per_batch
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
 from rcdiag.table.table import RowBatch, Table, TableFile
 from rcdiag.table.token_batch import sampled_tokens
-from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table, first_batch, write_table
 
 IDS = [[1, 2], [], [3, 4, 5]]

@@ -12,8 +12,8 @@ import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.table import drawn_rows as draw
 from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 FILES, GROUPS, SIZE = 4, 25, 4  # 400 rows in groups of 4, 25 groups per file, one row group each

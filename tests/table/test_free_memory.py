@@ -6,8 +6,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import free_memory as memory
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 

@@ -10,8 +10,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.given import GIVEN, read_given
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.readers.rows_of import column
 
@@ -141,7 +141,7 @@ def test_joined_tables_have_the_given_values(tmp_path, path):
     write_table(tmp_path / "b.parquet", response_ids=IDS, old_log_probs=[[-1.5]] * 12)
     given = {"temperature": 0.7, "group_size": 4}
     tables = [open_table(path, given=given), open_table(tmp_path / "b.parquet")]
-    joined, _ = join_tables(tables, ["a", "b"], tmp_path / "joined.parquet")
+    joined = join_tables(tables)
     assert column(joined, "temperature") == [0.7] * 12
     assert column(joined, "group_id") == [0] * 4 + [1] * 4 + [2] * 4
     assert joined.metadata["given"] == given

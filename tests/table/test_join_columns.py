@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows, table
 from tests.usecases.compare.tables import about, write_policies
@@ -125,8 +125,9 @@ def test_renamed_columns_are_read_under_their_meaning(tmp_path):
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     renames = {"sample_id": "uid", "response_ids": "ids", "rollout_log_probs": "lp"}
     dumps = [open_table(tmp_path / f"{name}.parquet", columns=renames) for name in ("a", "b")]
-    dump, report = join_tables(dumps, ["a", "b"], tmp_path / "joined.parquet")
-    assert report.common_samples == 4
+    dump = join_tables(dumps)
+    assert dump.joined is not None
+    assert dump.joined.common_samples == 4
     assert dump.policies == ["rollout", "rollout_b"]
     assert log_probs(dump, "rollout_b") == LOG_PROBS
 
@@ -152,9 +153,7 @@ def test_a_folder_of_files_is_one_table(tmp_path):
     table(tmp_path / "many" / "0.parquet", "old", [3, 1])
     table(tmp_path / "many" / "1.parquet", "old", [0, 2])
     one = table(tmp_path / "a.parquet")
-    dump, report = join_tables(
-        [open_table(one), open_table(tmp_path / "many")], ["a", "many"], tmp_path / "j.parquet"
-    )
+    dump, report = joined(tmp_path, one, tmp_path / "many")
     assert report.table_rows == [4, 4]
     assert log_probs(dump, "old") == LOG_PROBS
 
@@ -191,6 +190,6 @@ def test_equal_log_probs_of_several_dumps_are_kept_once(tmp_path):
     lower = [[value - 1.0 for value in row] for row in LOG_PROBS]
     write_policies(paths[2], {"rollout": lower}, response_ids=TOKENS, sample_id=IDS)
     dumps = [open_table(path) for path in paths]
-    dump, _ = join_tables(dumps, list("abc"), tmp_path / "joined.parquet", of_one_run=True)
+    dump = join_tables(dumps, of_one_run=True)
     assert dump.policies == ["rollout", "rollout_c"]
     assert log_probs(dump, "rollout_c") == lower

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.usecases.tables import open_table
+from rcdiag.table.opening import open_table
 from tests.builders import write_table
 
 LOG_PROBS = pa.array([[-1.0], [-0.5]])

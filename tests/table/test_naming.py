@@ -10,10 +10,10 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.column_names import known_names, spelled
+from rcdiag.table.opening import open_table
 from rcdiag.table.padding import PADDED_ROWS
 from rcdiag.table.schema import column_spec
 from rcdiag.table.table import Table
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 IDS = pa.array([[11, 12, 13], [21, 22]], pa.list_(pa.int32()))

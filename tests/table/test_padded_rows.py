@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.table import Table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 ROWS, WIDTH, PAD = 40, 30, 7

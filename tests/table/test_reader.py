@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.table import TableFile
-from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table, write_table
 
 IDS = [[1, 2], [3], []]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, read_trajectories
 from rcdiag.table.table import RowRange, Table
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 ROWS = 23

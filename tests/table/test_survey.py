@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.trajectories import ModelLimits
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 MODEL = ModelLimits("models/tiny", vocab_size=100, context=6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import hashed, read_trajectories
 from rcdiag.table.survey import check_unique
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 

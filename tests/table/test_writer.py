@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
-from rcdiag.usecases.tables import open_table
 from tests.builders import arrow_table
 
 TABLE = arrow_table(

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import astuple
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import PairWalk, _read, score
 from rcdiag.usecases.sweep.run import sweep
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_near

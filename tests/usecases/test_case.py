@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.case_of_table import CaseSample, read_case
 from rcdiag.usecases.compare.pairs import ComparingWalk
 from rcdiag.usecases.diagnosed import diagnosis_of_table, read_and_diagnose
 from rcdiag.usecases.passes import Walk, token_batches
-from rcdiag.usecases.tables import open_table
 from tests.builders import ids_like, write_table
 
 PAIR = ("rollout", "old")

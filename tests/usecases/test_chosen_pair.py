@@ -6,10 +6,11 @@ import pytest
 
 import rcdiag
 from rcdiag.engines import BACKENDS
-from rcdiag.usecases.chosen_pair import choose_pair
-from rcdiag.usecases.progress import Progress
+from rcdiag.errors import RcdiagError
+from rcdiag.progress import Progress
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.chosen_pair import choose_pair, refuse_one
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.engines.test_added_engine import toy
 from tests.engines.toy_engine import make_checkpoint
@@ -78,3 +79,14 @@ def test_the_choice_is_reported_before_scoring_and_stored_in_the_result(tmp_path
     result = score(open_table(path), behavior="rollout", target="new", pair_reason=output)
     assert result.pair_reason == "new is compared with rollout, the only recorded policy"
     assert score(open_table(path), target="new").pair_reason is None
+
+
+def test_the_hint_for_files_of_one_policy_is_a_command_that_takes_them_all(tmp_path):
+    files = [
+        write_table(tmp_path / name, response_ids=[[1]], rollout_log_probs=[[-1.0]])
+        for name in ("a.parquet", "b b.parquet")
+    ]
+    with pytest.raises(RcdiagError) as caught:
+        refuse_one(open_table(files), "sweep")
+    assert caught.value.message.startswith(f"{files[0]} and 1 more: the table has one policy")
+    assert f"rcdiag score {files[0]} '{files[1]}' --model CKPT" in caught.value.hint

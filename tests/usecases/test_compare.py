@@ -12,9 +12,9 @@ import pytest
 
 from rcdiag.pages.compare.words import nearest
 from rcdiag.results import CompareResult, MetricValue
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 BASE = base_log_probs(30)

@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 
 import rcdiag
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import Progress
 from rcdiag.results import from_json
 from rcdiag.results.schema import json_schema
 from rcdiag.table.readers import READERS
-from rcdiag.usecases.progress import Progress
 from tests.builders import write_table
 from tests.table.toy_reader import TOY, write_toy
 from tests.usecases.test_two_dumps import SAMPLER, TRAINER, part, run_rows, write

@@ -15,9 +15,9 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.parts import write_part
 from rcdiag.engines.schedule import ScoredPart
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import SILENT
 from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Scores
-from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rcdiag.pages.tabs.about import provenance as written
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.provenance import commit_of_clone
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 

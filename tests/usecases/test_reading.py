@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rcdiag.results import ScoreResult, TokenWeights
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 RANDOM = np.random.default_rng(2)

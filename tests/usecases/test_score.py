@@ -10,8 +10,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import MetricValue, ScoreResult
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.builders import Lists, ids_like, make_state, values_of, write_table
 
 BEHAVIOR = [[-5.0, -5.0], [-4.0, -4.5, -1.0], [-1.0], [-2.0]]

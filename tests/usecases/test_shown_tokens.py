@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from rcdiag.usecases.shown_sequences import TOKENS
 from rcdiag.usecases.shown_tokens import (
@@ -16,7 +17,6 @@ from rcdiag.usecases.shown_tokens import (
     shares,
     shown_tokens,
 )
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 RANDOM = np.random.default_rng(5)

@@ -13,13 +13,13 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.results import SweepResult, from_json, to_json
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 
 ROWS = 80

@@ -15,13 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.errors import RcdiagError
-from rcdiag.table.remote import AnyFile
-
 MAGIC = b"PAR1"
-ENCRYPTED_MAGIC = b"PARE"
-# Bytes after the footer: its length and the magic number.
-TAIL = 8
 # Deepest nesting of structs that is accepted; a footer has six levels.
 DEEPEST = 32
 
@@ -64,50 +58,14 @@ class RowGroup(Struct, frozen=True):
     columns: tuple[ColumnChunk, ...]
 
 
-def row_groups_of(path: AnyFile) -> list[RowGroup]:
-    """Return what a file's footer says about its row groups.
-
-    Raises:
-        RcdiagError: Arrow could not read the footer safely, or the file has encrypted columns.
-    """
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(size - TAIL, 0))
-            tail = stream.read(TAIL)
-            if tail.endswith(ENCRYPTED_MAGIC):
-                raise EncryptedError("its footer is encrypted")
-            if not tail.endswith(MAGIC) or len(tail) < TAIL:
-                raise FooterError("it does not end with PAR1")
-            length = int.from_bytes(tail[:4], "little")
-            if length > size - TAIL - len(MAGIC):
-                raise FooterError("the stated length of its footer exceeds the file")
-            stream.seek(size - TAIL - length)
-            content = stream.read(length)
-        return list(_row_groups(content, size - TAIL - length))
-    except EncryptedError as error:
-        raise RcdiagError(
-            f"{path}: an encrypted parquet file ({error})",
-            hint="write it again without encryption; rcdiag does not accept keys",
-        ) from error
-    except (FooterError, OSError) as error:
-        raise damaged(path, error) from error
-
-
-def damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
-    """Return the error for a file that cannot be read, from what its reader raised."""
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({reason})",
-        hint="its writer or a copy did not finish; copy or write it again",
-    )
-
-
 @functools.lru_cache(maxsize=16)
-def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
+def row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
     """Return the row groups of a footer `content` that begins at byte `end` of its file.
 
     Cached, because a command reads the footer of a table several times.
+
+    Raises:
+        FooterError: Arrow could not read the footer safely, or the file has encrypted columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

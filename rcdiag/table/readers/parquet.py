@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import rows_at
-from rcdiag.table.readers.footer import MAGIC, RowGroup, damaged, row_groups_of
+from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, row_groups
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
 from rcdiag.table.schema import KEPT_IDS
@@ -25,6 +25,9 @@ KEPT_PER_TOKEN = 16  # at most this many kept ids per token of a batch, on avera
 # would be in memory, and a file may be a single row group. From object storage it is read at once,
 # since every request takes time.
 READ_AT_ONCE = 1 << 18
+ENCRYPTED_MAGIC = b"PARE"
+# Bytes after the footer: its length and the magic number.
+TAIL = 8
 # Errors that damaged bytes cause; a damaged size may exhaust memory.
 DAMAGE = (pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
@@ -64,13 +67,52 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
         )
         names = file.schema_arrow.names
     except DAMAGE as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RcdiagError(
             f"{path}: several columns are called `{twice[0]}`",
             hint="rename or drop all but one of them",
         )
     return file
+
+
+def row_groups_of(path: AnyFile) -> tuple[RowGroup, ...]:
+    """Return what a file's footer says about its row groups.
+
+    Raises:
+        RcdiagError: Arrow could not read the footer safely, or the file has encrypted columns.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(size - TAIL, 0))
+            tail = stream.read(TAIL)
+            if tail.endswith(ENCRYPTED_MAGIC):
+                raise EncryptedError("its footer is encrypted")
+            if not tail.endswith(MAGIC) or len(tail) < TAIL:
+                raise FooterError("it does not end with PAR1")
+            length = int.from_bytes(tail[:4], "little")
+            if length > size - TAIL - len(MAGIC):
+                raise FooterError("the stated length of its footer exceeds the file")
+            stream.seek(size - TAIL - length)
+            content = stream.read(length)
+        return row_groups(content, size - TAIL - length)
+    except EncryptedError as error:
+        raise RcdiagError(
+            f"{path}: an encrypted parquet file ({error})",
+            hint="write it again without encryption; rcdiag does not accept keys",
+        ) from error
+    except (FooterError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
+    """Return the error for a file that cannot be read, from what its reader raised."""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return RcdiagError(
+        f"{path}{where}: damaged or truncated parquet file ({reason})",
+        hint="its writer or a copy did not finish; copy or write it again",
+    )
 
 
 def read_rows_of(
@@ -107,7 +149,7 @@ def read_rows_of(
         if isinstance(path, RemoteFile):
             path.check_unchanged()
     except DAMAGE as error:
-        raise damaged(path, error, f", after row {end}") from error
+        raise _damaged(path, error, f", after row {end}") from error
 
 
 def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -137,7 +179,7 @@ def read_whole(
         table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
         table.validate(full=True)
     except DAMAGE as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
     return table
 
 
@@ -172,7 +214,7 @@ def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
         for record in held:
             record.validate(full=True)
     except DAMAGE as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
 

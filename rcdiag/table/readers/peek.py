@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import MAGIC, row_groups_of
+from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.schema import METADATA_KEY
 
 if TYPE_CHECKING:
@@ -54,14 +54,11 @@ class Peek(Struct, frozen=True, dict=True):
         """Return the schema of a parquet file; None for other files."""
         if not self.head.startswith(MAGIC):
             return None
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        from rcdiag.table.readers.parquet import open_parquet  # whose reader is detected by a peek
 
         try:
-            row_groups_of(self.path)
-            with self.path.open("rb") as stream:
-                return pq.read_schema(stream)
-        except (RcdiagError, pa.ArrowException, OSError, UnicodeDecodeError):
+            return open_parquet(self.path).schema_arrow
+        except RcdiagError:
             return None
 
     @cached_property

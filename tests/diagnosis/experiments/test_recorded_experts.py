@@ -12,9 +12,9 @@ import pytest
 import rcdiag
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
 from rcdiag.table.trajectories import Scores
-from rcdiag.usecases.tables import open_table
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

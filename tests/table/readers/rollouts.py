@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rcdiag.usecases.tables import open_table
+from rcdiag.table.opening import open_table
 
 PAD = 7  # also a token of every response: padding cannot be recognised by its id
 COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "old_entropy", "advantages")

@@ -14,12 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
+from rcdiag.progress import Progress
 from rcdiag.table import writer
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
-from rcdiag.usecases.tables import open_table
 from tests.table.readers.rows_of import column
 from tests.table.toy_reader import TOY, write_toy
 
@@ -359,15 +360,13 @@ def test_a_large_dump_is_converted_in_bounded_memory(tmp_path):
     before = pool.bytes_allocated()
     largest = 0
 
-    def heard(*numbers: object) -> None:
-        nonlocal largest
-        largest = max(largest, pool.bytes_allocated() - before)
-
-    from rcdiag.table.opening import open_parts
-    from rcdiag.table.sources import find_files
+    class Heard(Progress):
+        def converted(self, *numbers: object) -> None:
+            nonlocal largest
+            largest = max(largest, pool.bytes_allocated() - before)
 
     path = write_toy(tmp_path / "a.toyjsonl", [])
-    table = open_parts([find_files(str(path))], on_progress=heard)
+    table = open_table(path, progress=Heard())
     assert table.num_rows == rows * blocks
     assert table.where(rows * blocks - 1) == f"{path}, line {rows * blocks - 1}"
     assert largest < 120e6  # the whole has 160 MB, a row group 16

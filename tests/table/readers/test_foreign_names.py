@@ -12,8 +12,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import inside
+from rcdiag.table.opening import open_table
 from rcdiag.table.sources import find_files
-from rcdiag.usecases.tables import open_table
 from tests.web import listing, serving
 
 LINE = b'{"response_ids": [1, 2], "rollout_log_probs": [-1.0, -0.5]}\n'

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.errors import RcdiagError
-from rcdiag.table.opening import open_parts
+from rcdiag.progress import Progress
+from rcdiag.table.opening import open_table
 from rcdiag.table.padding import PADDED_ROWS
 from rcdiag.table.readers import json_lines
 from rcdiag.table.rewritten import Copies
-from rcdiag.table.sources import SourceFile, find_files
+from rcdiag.table.sources import SourceFile
 
 OWN = {"response_ids": "output", "rollout_log_probs": "sampler", "old_log_probs": "learner"}
 
@@ -165,9 +166,13 @@ def test_progress_of_reading_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 14)
     for name in ("1.jsonl", "2.jsonl"):
         write(tmp_path / name, [row(), row(), row()])
-    parts = [find_files(str(tmp_path))]
     heard: list[tuple[Any, ...]] = []
-    open_parts(parts, OWN, on_progress=lambda *told: heard.append(told))
+
+    class Heard(Progress):
+        def converted(self, *told: Any) -> None:
+            heard.append(told)
+
+    open_table(tmp_path, columns=OWN, progress=Heard())
     assert heard == [
         (str(tmp_path / f"{number}.jsonl"), number, 2, rows, 2 * rows)
         for number, rows in ((1, 2), (1, 3), (2, 5), (2, 6))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rcdiag.usecases.tables import open_table
+from rcdiag.table.opening import open_table
 
 ROWS, LENGTH = 4_000, 500
 COLUMNS = ("response_ids", "rollout_log_probs", "old_log_probs")

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers.safe import (
     Foreign,
     Jagged,
@@ -30,7 +31,6 @@ from rcdiag.table.readers.safe import (
     load_torch,
 )
 from rcdiag.table.readers.safe.content import Content
-from rcdiag.usecases.tables import open_table
 from tests.table.readers.pickled import (
     MODULE,
     Built,

@@ -12,8 +12,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import remote
+from rcdiag.table.opening import open_table
 from rcdiag.table.remote import system_of
-from rcdiag.usecases.tables import open_table
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers.slime import SLIME
-from rcdiag.usecases.tables import open_table
 from tests.table.readers.rows_of import drawn_floats, refusal, rows_of
 
 

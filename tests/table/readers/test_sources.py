@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS, peek
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.sources import find_files
-from rcdiag.usecases.tables import open_table
 from tests.builders import write_table
 from tests.table.readers.pickled import consolidated, pickled, torch_bytes
 from tests.table.readers.rollouts import rollouts

@@ -8,10 +8,10 @@ import sqlite3
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump
 from rcdiag.table.readers.tinker import TINKER
-from rcdiag.usecases.tables import open_table
 from tests.table.readers.rows_of import refusal, rows_of, write_lines
 
 COLUMNS = (

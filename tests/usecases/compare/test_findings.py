@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, Finding, from_json, to_json
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.tables import open_table
 from tests.usecases.compare.tables import about, base_log_probs, known, shifted, write_policies
 
 BASE = base_log_probs(60)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, from_json, to_json
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.tables import open_table
 from tests.builders import flat
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.tables import open_table
 from tests.usecases.compare.tables import base_log_probs, write_policies
 
 BASE = base_log_probs(30)

@@ -9,9 +9,9 @@ from rcdiag.pages.compare.words import how_rows_are_made
 from rcdiag.pages.score.words import answer
 from rcdiag.results import CompareResult, from_json, to_json
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.tables import open_table
 from tests.usecases.compare.tables import about, base_log_probs, ragged, shifted, write_policies
 
 # A table in which every token has its exact frequency under the sampler: means over it are

@@ -10,12 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.results import PresetReplay, ReplayResult
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.run import replay
 from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
-from rcdiag.usecases.tables import open_table
 from tests.builders import flat, make_trajectories, write_table
 from tests.corrections.builders import plan_corrections
 from tests.losses.rules import default_settings

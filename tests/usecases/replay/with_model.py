@@ -10,11 +10,11 @@ from rcdiag.learning.learner import Parts
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import SketchSettings
 from rcdiag.results import ReplayResult
+from rcdiag.table.opening import open_table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.with_model import replay_with_model
-from rcdiag.usecases.tables import open_table
 from tests.usecases.replay.builders import plan_of, update_of
 
 PRESETS = ("decoupled_token_is", "bypass_ppo_clip", "bypass_pg_is")
