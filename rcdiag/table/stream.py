@@ -55,18 +55,9 @@ def read_trajectories(
     )
     rows = None if between is None else np.arange(*between)
     for batch in dump.batches([*names, *lists], rows):
-        known = with_log_probs(batch, policies)
+        known = batch.with_log_probs(policies)
         if known.table.num_rows:
             yield decode(known, policies)
-
-
-def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
-    """Return the rows of a batch that have log-probs of all policies."""
-    columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
-    if not any(column.null_count for column in columns):
-        return batch
-    known = [as_numpy(column.is_valid()) for column in columns]
-    return batch.take(np.logical_and.reduce(known))
 
 
 def read_chunks(

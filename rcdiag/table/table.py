@@ -150,6 +150,13 @@ class RowBatch:
         kept = np.flatnonzero(keep)
         return RowBatch(rows_at(self.table, kept), self.numbers[kept], self.dump)
 
+    def with_log_probs(self, policies: Sequence[str]) -> RowBatch:
+        """Return the rows that have log-probs of all policies."""
+        columns = [self.table[f"{policy}_log_probs"] for policy in policies]
+        if not any(column.null_count for column in columns):
+            return self
+        return self.take(np.logical_and.reduce([as_numpy(one.is_valid()) for one in columns]))
+
     def slice(self, start: int, stop: int) -> RowBatch:
         table = self.table.slice(start, stop - start)
         return RowBatch(table, self.numbers[start:stop], self.dump)

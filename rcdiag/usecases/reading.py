@@ -29,7 +29,7 @@ from rcdiag.results import (
 from rcdiag.statistics.extremes import rounded, sequence_of
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.schema import score_columns
-from rcdiag.table.stream import columns_needed, decode, with_log_probs
+from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.table import RowBatch, Table
 from rcdiag.table.trajectories import Trajectories, starts_of
 from rcdiag.trainers.plan import Plan
@@ -73,7 +73,7 @@ class SequenceReader(Struct, frozen=True, kw_only=True):
         names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
         found: dict[int, SequenceTokens] = {}
         for batch in table.batches(names, rows=np.array(sorted(most), dtype=np.int64)):
-            batch = with_log_probs(batch, policies)
+            batch = batch.with_log_probs(policies)
             found |= _read(batch, self.behavior, self.target, self.plan, most)
         return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
 

@@ -10,7 +10,7 @@ from rcdiag.statistics.merging import merge
 from rcdiag.statistics.moments import mean
 from rcdiag.statistics.routing import RoutingSums, experts_per_layer, routing_sums
 from rcdiag.table.arrow import lengths_of
-from rcdiag.table.stream import columns_needed, decode, with_log_probs
+from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
@@ -64,7 +64,7 @@ def _pieces(dump: Table, policies: list[str], lists: list[str]) -> Iterator[Traj
     """Yield the rows in pieces of few tokens, each of which may have hundreds of experts."""
     names = columns_needed(dump.schema.names, policies)
     for batch in dump.batches([*names, *lists]):
-        batch = with_log_probs(batch, policies)
+        batch = batch.with_log_probs(policies)
         rows = batch.table.num_rows
         tokens = int(lengths_of(batch.table["response_ids"]).sum())
         step = max(rows * TOKENS_AT_ONCE // max(tokens, 1), 1)
