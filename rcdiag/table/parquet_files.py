@@ -17,6 +17,7 @@ from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.remote import AnyFile
 from rcdiag.table.rewritten import Copies
 from rcdiag.table.schema import common_schema
+from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Origin, RowsOfTable, Table, TableFile
 
 
@@ -28,10 +29,10 @@ def open_written(path: Path, origin: Origin | RowsOfTable | None = None) -> Tabl
     """
     parquet = open_parquet(path)
     rows, schema = parquet.metadata.num_rows, columns.versions_are_numbers(parquet.schema_arrow)
-    file = TableFile(path, rows, 0)
-    if origin is not None:
-        first = origin.files[0]
-        file = TableFile(first.path, rows, 0, converted=path, url=first.url, origin=origin)
+    if origin is None:
+        file = TableFile(SourceFile(path), rows, 0)
+    else:
+        file = TableFile(origin.files[0], rows, 0, converted=path, origin=origin)
     return without_absent_policies(Table((file,), schema, {}))
 
 
@@ -75,7 +76,7 @@ def open_parquet_files(
         if opened and _tokens_in(mapped) not in in_file.names:
             first = open_parquet(opened[0].parquet).schema_arrow
             differ = sorted(set(in_file.names) ^ set(first.names))
-            raise _unlike(path, in_file, opened[0].name, first, differ)
+            raise _unlike(path, in_file, opened[0].source.name, first, differ)
         if not {_tokens_in(mapped), *mapped.values()} <= set(in_file.names):
             missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
         file_schema = _canonical(in_file, mapped, path)
@@ -90,7 +91,7 @@ def open_parquet_files(
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
         schemas.append(file_schema)
         rows = parquet.metadata.num_rows
-        opened.append(TableFile(path, rows, first_row, written, source_file.url, origin))
+        opened.append(TableFile(source_file, rows, first_row, written, origin))
         first_row += rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
@@ -164,7 +165,7 @@ def _of_both(
         schema, differ = common_schema(table_schema, file_schema)
         if not differ:
             return schema.with_metadata(table_schema.metadata)
-    raise _unlike(path, file_schema, files[0].name, table_schema, differ)
+    raise _unlike(path, file_schema, files[0].source.name, table_schema, differ)
 
 
 def _unlike(

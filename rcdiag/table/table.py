@@ -30,7 +30,6 @@ from rcdiag.table.readers.parquet import open_parquet, read_rows_of, read_whole,
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
-from rcdiag.url_secrets import without_own_secrets
 
 if TYPE_CHECKING:
     from rcdiag.results import JoinReport
@@ -102,34 +101,28 @@ def named_by_url(files: Sequence[SourceFile]) -> Iterator[None]:
 class TableFile:
     """One file of a table, and the number of its first row within the table."""
 
-    path: AnyFile  # the first file, if several were converted to one
+    source: SourceFile  # the first file, if several were converted to one
     num_rows: int
     first_row: int
-    converted: Path | None = None  # the same rows as parquet, if `path` has another format
-    url: str = ""  # set if `path` is a local copy of a URL
-    # The files that the user gave, if `path` is not one of them.
+    converted: Path | None = None  # the same rows as parquet, if the source has another format
+    # All files that the user gave for these rows, if they are not those of the source.
     origin: Origin | RowsOfTable | None = field(default=None, compare=False, repr=False)
     # True if columns or types differ from the table's; columns that the file lacks are then null.
     differs: bool = False
 
     def where(self, row: int) -> str:
         """Return the file and row for error messages; `row` counts from this file's first row."""
-        return f"{self.name}, row {row}" if self.origin is None else self.origin.where(row)
-
-    @property
-    def name(self) -> str:
-        """Return the file's name as the user knows it, without credentials."""
-        return without_own_secrets(self.url) or str(self.path)
+        return f"{self.source.name}, row {row}" if self.origin is None else self.origin.where(row)
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
         """Return the files that the user gave for these rows."""
-        return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
+        return (self.source,) if self.origin is None else self.origin.files
 
     @property
     def parquet(self) -> AnyFile:
         """Return the parquet file from which the rows are read."""
-        return self.converted or self.path
+        return self.converted or self.source.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress)
             file = table.file_of(batch.first_row)
             numbers = batch.numbers - file.first_row
             for record in batch.table.combine_chunks().to_batches():
-                yield Rows(record, cast(Path, file.path), numbers[: record.num_rows])
+                yield Rows(record, cast(Path, file.source.path), numbers[: record.num_rows])
                 numbers = numbers[record.num_rows :]
 
     made = convert_files(

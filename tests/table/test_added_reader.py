@@ -75,7 +75,7 @@ def test_a_format_is_detected_and_can_be_named(tmp_path, toy):
         assert table.metadata["policies"]["old"]["backend"] == "trainer"
         result = [ids for batch in table.batches(["response_ids"]) for ids in batch.table[0]]
         assert [ids.as_py() for ids in result] == [row["response_ids"] for row in rows]
-        assert [file.path for file in table.files] == [path]
+        assert [file.source.path for file in table.files] == [path]
 
 
 def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tmp_path, toy):

@@ -12,6 +12,7 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, row_groups_of, rows_per_batch
+from rcdiag.table.sources import SourceFile
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
 from rcdiag.table.table import RowBatch, Table, TableFile
@@ -28,7 +29,7 @@ def batch_of(tmp_path, **columns) -> RowBatch:
 
 
 def in_memory(table: pa.Table, path: Path) -> RowBatch:
-    dump = Table((TableFile(path, table.num_rows, 0),), table.schema, {})
+    dump = Table((TableFile(SourceFile(path), table.num_rows, 0),), table.schema, {})
     return RowBatch(table, np.arange(table.num_rows), dump)
 
 

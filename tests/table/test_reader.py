@@ -8,6 +8,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
+from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import TableFile
 from tests.builders import arrow_table, write_table
 
@@ -21,7 +22,7 @@ def read_ids(dump, name: str = "response_ids") -> list:
 def test_one_file_is_a_table(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS)
     dump = open_table(path)
-    assert dump.files == (TableFile(path, 3, 0),)
+    assert dump.files == (TableFile(SourceFile(path), 3, 0),)
     assert dump.num_rows == 3
     assert read_ids(dump) == IDS
 
@@ -38,7 +39,7 @@ def test_a_directory_and_a_glob_are_one_table_in_order_of_names(tmp_path, source
     write_table(tmp_path / "a.parquet", response_ids=IDS)
     (tmp_path / "notes.txt").write_text("not a dump")
     dump = open_table(f"{tmp_path}/{source}")
-    assert [(file.path.name, file.first_row) for file in dump.files] == [
+    assert [(file.source.path.name, file.first_row) for file in dump.files] == [
         ("a.parquet", 0),
         ("b.parquet", 3),
     ]

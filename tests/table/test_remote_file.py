@@ -96,7 +96,7 @@ def test_a_folder_of_parquet_is_one_table_in_the_order_of_numbers(memory, tmp_pa
         memory.pipe(f"/run/step_{step}.parquet", path.read_bytes())
     memory.pipe("/run/.hidden/step_1.parquet", path.read_bytes())
     table = rcdiag.open_table("memory://run")
-    assert [str(file.path) for file in table.files] == [
+    assert [str(file.source.path) for file in table.files] == [
         "memory:///run/step_9.parquet",
         "memory:///run/step_10.parquet",
     ]
@@ -184,7 +184,7 @@ def test_no_secret_is_in_a_result_or_an_error(memory, large, monkeypatch):
 def test_a_signed_object_is_read_in_place(memory, large):
     memory.pipe("/run/large.parquet?sig=abc", large.read_bytes())
     table = rcdiag.open_table("memory://run/large.parquet?sig=abc")
-    assert isinstance(table.files[0].path, RemoteFile)
+    assert isinstance(table.files[0].source.path, RemoteFile)
     assert table.where(1) == "memory:///run/large.parquet, row 1"
 
 
