@@ -65,6 +65,10 @@ class Quantity(Struct, frozen=True):
     def exp(self) -> Quantity:
         return _computed(exp, self)
 
+    def k3(self) -> Quantity:
+        """Return exp(x) - 1 - x of the quantity, a log-ratio in nats."""
+        return _computed(k3, self)
+
     def __and__(self, other: Quantity) -> Quantity:
         return _computed(np.logical_and, self, other)
 
@@ -135,6 +139,13 @@ def unknown(tokens: Tokens, values: Array) -> NDArray[np.bool_]:
 
 
 @quantity
+def finite(tokens: Tokens, values: Array) -> NDArray[np.bool_]:
+    """Return 1 where values of tokens are finite."""
+    result: NDArray[np.bool_] = np.isfinite(values)
+    return result
+
+
+@quantity
 def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
     """Return 1 where two values differ; NaN differs from everything."""
     result: NDArray[np.bool_] = values != others
@@ -158,11 +169,16 @@ def bounded_ratio(
 @quantity
 def unclamped_k3(tokens: Tokens) -> Array:
     """Return ratio - 1 - log_ratio without a clamp, nats; trainers log it as k3_kl."""
-    if tokens.log_ratio.dtype == np.float64:
-        if tokens.clamped is tokens.log_ratio:
-            return tokens.k3
-        return np.expm1(tokens.log_ratio) - tokens.log_ratio
-    return exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
+    if tokens.clamped is tokens.log_ratio and tokens.log_ratio.dtype == np.float64:
+        return tokens.k3
+    return k3(tokens.log_ratio)
+
+
+def k3(log_ratio: Array) -> Array:
+    """Return ratio - 1 - log_ratio of each log-ratio, nats; in float32 as trainers compute it."""
+    if log_ratio.dtype == np.float64:
+        return np.expm1(log_ratio) - log_ratio
+    return exp(log_ratio) - log_ratio - log_ratio.dtype.type(1.0)
 
 
 @quantity

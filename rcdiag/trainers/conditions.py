@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.trainers.settings_document import MISSING, Document
@@ -65,13 +64,6 @@ def holds(when: Conditions, value_of: Callable[[str], Any]) -> bool:
     return True
 
 
-class Claim(Struct, frozen=True):
-    """How certain it is that a file is for a generation of a trainer."""
-
-    certainty: float  # 0 to 1; 1 if its names occur in no other trainer
-    doubt: str = ""  # which other generation could have written the file
-
-
 class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A generation claims a file if all conditions of a rule hold for it.
 
@@ -79,8 +71,8 @@ class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another generation. Names are dotted and found at any depth.
     """
 
-    certainty: float
-    doubt: str = ""
+    certainty: float  # 0 to 1; 1 if its names occur in no other trainer
+    doubt: str = ""  # which other generation could have written the file
     sets: tuple[str, ...] = ()  # the file has one of these settings; "*": any of the trainer's
     has: tuple[str, ...] = ()  # the file has one of these keys
     has_all: tuple[str, ...] = ()
@@ -118,9 +110,7 @@ def claim_by_rules(
     known: Iterable[str],
     settings: Mapping[str, Any],
     document: Document,
-) -> Claim | None:
-    """Return the claim of the first rule that holds; None if the file is not the trainer's."""
-    for rule in rules:
-        if rule.holds(settings, document, known):
-            return Claim(rule.certainty, rule.doubt) if rule.certainty else None
-    return None
+) -> ClaimRule | None:
+    """Return the first rule that holds; None if the file is not the trainer's."""
+    first = next((rule for rule in rules if rule.holds(settings, document, known)), None)
+    return first if first is not None and first.certainty else None

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer, trainers_not_computed
-from rcdiag.trainers.conditions import Claim
+from rcdiag.trainers.conditions import ClaimRule
 from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.newer import meant, newer_setting, with_known_values
 from rcdiag.trainers.settings_document import MISSING, Document
@@ -68,7 +68,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
 
 def _assumed(
     trainer: Trainer,
-    claim: Claim | None,
+    claim: ClaimRule | None,
     defaults: Config | None,
     document: Document,
     path: Path,
@@ -142,7 +142,7 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     return dict(block) if bare else found
 
 
-def _chosen(document: Document, path: Path, name: str | None) -> tuple[Trainer, Claim | None]:
+def _chosen(document: Document, path: Path, name: str | None) -> tuple[Trainer, ClaimRule | None]:
     """Return the generation that the name means for a file; without one, that of the best claim.
 
     The best claim is the most certain one; of equals, the first in the registry.
@@ -165,7 +165,7 @@ def _chosen(document: Document, path: Path, name: str | None) -> tuple[Trainer, 
     return max(claims, key=lambda candidate: candidate[1].certainty)[0], None
 
 
-def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Trainer, Claim]]:
+def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Trainer, ClaimRule]]:
     """Return the generations that claim a file, with their claims."""
     claims = []
     for trainer in trainers:

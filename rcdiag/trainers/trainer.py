@@ -19,7 +19,7 @@ from rcdiag.entry import Entry
 from rcdiag.formats import yaml_value
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
-from rcdiag.trainers.conditions import Claim, claim_by_rules, holds
+from rcdiag.trainers.conditions import ClaimRule, claim_by_rules, holds
 from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
 from rcdiag.trainers.settings_document import Document, at_path
 from rcdiag.trainers.settings_table import (
@@ -67,7 +67,7 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
     # depth of the file. rcdiag writes a setting under the first.
     places: Mapping[str, tuple[str, ...]]
     # (settings in the file, file) -> claim; None if another generation is more likely.
-    claim: Callable[[Config, Document], Claim | None]
+    claim: Callable[[Config, Document], ClaimRule | None]
     # Whether a whole file belongs to the trainer, even if it has no setting of the correction.
     whole: Callable[[Document], bool]
     complete: Complete

@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.corrections.apply import outcome, stays_by_token
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import quantity
+from rcdiag.corrections.quantities import bare_log_ratio, finite, quantity
 from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.slime.correction import logged_of
 from rcdiag.trainers.slime.metrics import (
@@ -21,13 +21,6 @@ from rcdiag.trainers.slime.metrics import (
     mean_of,
     ratio_metrics,
 )
-
-
-@quantity
-def finite_distance(tokens: Tokens) -> Array:
-    """Return |old - rollout| log-prob, nats; 0 if it is not finite."""
-    values = np.abs(tokens.raw_log_ratio)
-    return np.where(np.isfinite(values), values, 0.0)
 
 
 @quantity
@@ -43,7 +36,7 @@ def low_variance_kl(tokens: Tokens) -> Array:
 
 
 _OF_POLICIES = {
-    "train_rollout_logprob_abs_diff": finite_distance,
+    "train_rollout_logprob_abs_diff": abs(bare_log_ratio).where(finite(bare_log_ratio)),
     "train_rollout_kl": low_variance_kl,
 }
 

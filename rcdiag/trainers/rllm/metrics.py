@@ -13,22 +13,14 @@ from typing import Literal
 
 import numpy as np
 
-from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens, exp
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity, log_prob, quantity
+from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, perplexities
 from rcdiag.trainers.rllm.correction import ON_TINKER
 from rcdiag.trainers.verl.metrics import off_policy, out_of_bounds, weight_metrics
 
 Side = Literal["behavior", "target"]  # the policy that rLLM uses as old; in bypass mode behavior
-
-
-@quantity
-def k3(tokens: Tokens, log_ratio: Array) -> Array:
-    """Return ratio - 1 - log_ratio of each token, nats, without a clamp."""
-    if log_ratio.dtype == np.float64:
-        return np.expm1(log_ratio) - log_ratio
-    return exp(log_ratio) - log_ratio - log_ratio.dtype.type(1.0)
 
 
 def on_verl(batch: Batch, correction: Correction) -> Metrics:
@@ -88,7 +80,7 @@ def policies(batch: Batch, old: Side) -> Metrics:
     logged = {
         **{name: float(values.mean()) for name, values in of_rows.items()},
         "kl": -float(sums.sum()) / tokens,
-        "k3_kl": float(rows.sum(k3(log_ratio)).sum()) / tokens,
+        "k3_kl": float(rows.sum(log_ratio.k3()).sum()) / tokens,
         "log_ppl_diff_min": float(of_rows["log_ppl_diff"].min()),
         "log_ppl_diff_max": float(of_rows["log_ppl_diff"].max()),
         "chi2_token": float(rows.squares(ratio).sum()) / tokens - 1.0,

@@ -5,13 +5,11 @@ Source: torchtitan commit b5bcd76c, torchtitan/experiments/rl/losses/dapo.py and
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Array, Guard, Tokens
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import RATIO, quantity
+from rcdiag.corrections.quantities import RATIO, bare_log_ratio, finite
 from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN, Count
@@ -29,24 +27,7 @@ BOUND = 10.0  # nats: log-ratios are clamped to +-10 before exp, and logged uncl
 DIFFERENT = 1e-6  # nats: from here on a token counts as different, and a ratio as clipped
 
 
-@quantity
-def known(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return 1 where the sampler has a log-prob; tokens without one are left out."""
-    return np.isfinite(tokens.raw_log_ratio)
-
-
-@quantity
-def difference(tokens: Tokens) -> Array:
-    """Return the log-ratio in nats, 0 where the sampler has no log-prob."""
-    values = tokens.raw_log_ratio
-    return np.where(np.isfinite(values), values, values.dtype.type(0.0))
-
-
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return |log_ratio| in nats, 0 where the sampler has no log-prob."""
-    values = np.abs(tokens.raw_log_ratio)
-    return np.where(np.isfinite(values), values, values.dtype.type(0.0))
+KNOWN = finite(bare_log_ratio)  # tokens without a log-prob of the sampler are left out
 
 
 def read(settings: Settings) -> Correction:
@@ -57,12 +38,13 @@ def read(settings: Settings) -> Correction:
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return the comparison of both policies at the first update, over tokens with a log-prob."""
     rows = batch.rows
-    count = rows.sum(known).sum()
+    count = rows.sum(KNOWN).sum()
     if not count:
         return {}
+    distance = abs(bare_log_ratio).where(KNOWN)
     return {
-        "loss/ratio_mean": float(rows.sum(RATIO.where(known)).sum() / count),
-        "bit_wise/logprob_diff/mean": float(rows.sum(difference).sum() / count),
+        "loss/ratio_mean": float(rows.sum(RATIO.where(KNOWN)).sum() / count),
+        "bit_wise/logprob_diff/mean": float(rows.sum(bare_log_ratio.where(KNOWN)).sum() / count),
         "bit_wise/logprob_diff/max": float(rows.max(distance).max()),
         "bit_wise/ratio_tokens_different/mean": float(rows.sum(distance > DIFFERENT).sum() / count),
     }
