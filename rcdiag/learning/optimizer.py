@@ -16,18 +16,6 @@ from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.training_settings import OptimizerSettings
 
 
-class StepReport(Struct, frozen=True):
-    """The norms of one optimizer step's gradient and of its change to the weights."""
-
-    gradient_norm: float  # before clipping
-    clipped: bool  # the norm exceeded max_grad_norm
-    # The norm is not finite, so no step was taken, as in verl's
-    # `DataParallelPPOActor._optimizer_step` (verl/workers/actor/dp_actor.py).
-    skipped: bool
-    step_norm: float  # Euclidean norm of the change of the float32 weights
-    stored_step_norm: float  # of the weights in the model's own precision
-
-
 class Snapshot(Struct, frozen=True):
     """A copy of weights and optimizer state, on the CPU."""
 
@@ -53,34 +41,26 @@ class Stepper:
         self.optimizer: torch.optim.Optimizer | None = None
         self.loaded = self.snapshot()
 
-    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """Take one step against the gradient of a loss."""
+    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> float:
+        """Take one step against the gradient of a loss; return the norm of the weights' change.
+
+        The change is that of the float32 weights. A gradient whose norm is not finite takes no
+        step, as in verl's `DataParallelPPOActor._optimizer_step` (verl/workers/actor/dp_actor.py).
+        """
         self._prepare(settings)
         assert self.optimizer is not None
         for name, master in self.masters.items():
             master.grad = gradient.values[name].clone()
-        limit = settings.max_grad_norm
-        norm = float(
-            nn.utils.clip_grad_norm_(
-                self.masters.values(), float("inf") if limit is None else limit
-            )
-        )
-        clipped = limit is not None and norm > limit
-        if not torch.isfinite(torch.tensor(norm)):
-            self._drop_gradients()
-            return StepReport(norm, clipped, True, 0.0, 0.0)
+        limit = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.masters.values(), limit)
         before = {name: master.detach().clone() for name, master in self.masters.items()}
-        stored = {name: p.detach().clone() for name, p in self.parameters.items()}
         with torch.no_grad():
-            self.optimizer.step()
-            self._drop_gradients()
+            if torch.isfinite(norm):
+                self.optimizer.step()
+            for master in self.masters.values():
+                master.grad = None
             self._store()
-            moved = _distance(before, self.masters)
-            return StepReport(norm, clipped, False, moved, _distance(stored, self.parameters))
-
-    def _drop_gradients(self) -> None:
-        for master in self.masters.values():
-            master.grad = None
+            return _distance(before, self.masters)
 
     def _prepare(self, settings: OptimizerSettings) -> None:
         """Create the optimizer at the first step; later steps may change only its learning rate."""

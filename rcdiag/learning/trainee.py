@@ -26,7 +26,7 @@ from rcdiag.learning.micro_batches import (
     rows_of,
     rows_with,
 )
-from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
+from rcdiag.learning.optimizer import Snapshot, Stepper
 from rcdiag.learning.policy import TrainablePolicy, load_policy, save_policy
 from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
 from rcdiag.learning.training_settings import (
@@ -139,8 +139,11 @@ class Trainee:
         """Return the random signs with which `gradients` computes sketches."""
         return Probes(self.policy.parameters, settings)
 
-    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """Take one optimizer step down `gradient`; the optimizer's state stays until `restore`."""
+    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> float:
+        """Take one optimizer step down `gradient`; return the norm of the weights' change.
+
+        The optimizer's state stays until `restore`.
+        """
         return self._stepper.apply(gradient, settings)
 
     def restore(self) -> None:

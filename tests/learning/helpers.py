@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiCon
 from rcdiag.engines.notation import parse_policy
 from rcdiag.learning.gradient import Gradient, combined
 from rcdiag.learning.micro_batches import rows_of
-from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import OptimizerSettings
 from rcdiag.table.opening import open_table
@@ -109,9 +108,9 @@ def gap(result: Gradient, expected: Gradient) -> float:
     return combined([result, expected], [1.0, -1.0]).norm() / expected.norm()
 
 
-def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:
-    """Take one step per seed in a range; returns the report of the last."""
+def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> float:
+    """Take one step per seed in a range; return the norm of the last one's change."""
     for seed in range(*seeds):
         gradient = one.gradients(parts, random_coefficients(parts, 1, seed)).whole[0]
-        report = one.apply(gradient, settings)
-    return report
+        moved = one.apply(gradient, settings)
+    return moved

@@ -44,11 +44,9 @@ def test_steps_equal_a_plain_torch_loop(settings, qwen3, parts):
         limit = settings.max_grad_norm or float("inf")
         norm = float(torch.nn.utils.clip_grad_norm_(plain.parameters(), limit))
         optimizer.step()
-        report = take(one, parts, (seed, seed + 1), settings)
-        assert report.gradient_norm == pytest.approx(norm, rel=1e-4)
-        assert report.clipped == (settings is ADAMW)
-        assert report.step_norm == pytest.approx(distance(weights_of(plain), before), rel=1e-3)
-        assert report.stored_step_norm == report.step_norm
+        assert (norm > limit) == (settings is ADAMW)
+        moved = take(one, parts, (seed, seed + 1), settings)
+        assert moved == pytest.approx(distance(weights_of(plain), before), rel=1e-3)
     result = weights(one)
     expected = weights_of(plain)
     assert distance(result, expected) < 1e-3 * distance(start, expected)
@@ -98,10 +96,10 @@ def test_bfloat16_weights_keep_small_steps_in_their_masters(qwen3, parts):
     one = trainee(qwen3, "hf:bfloat16")
     loaded = weights(one)
     tiny = OptimizerSettings(name="adamw", learning_rate=1e-6)
-    report = take(one, parts, (0, 1), tiny)
+    moved = take(one, parts, (0, 1), tiny)
     numbers = sum(p.numel() for p in one.policy.parameters.values())
-    assert report.step_norm == pytest.approx(1e-6 * numbers**0.5, rel=0.2)
-    assert report.stored_step_norm < report.step_norm
+    assert moved == pytest.approx(1e-6 * numbers**0.5, rel=0.2)
+    assert distance(loaded, weights(one)) < moved
     assert {p.dtype for p in one.policy.parameters.values()} == {torch.bfloat16}
     assert not same(loaded, one.snapshot().masters)
 
@@ -110,15 +108,16 @@ def test_a_gradient_that_is_not_finite_takes_no_step(qwen3, parts):
     one = trainee(qwen3)
     loaded = weights(one)
     gradient = one.gradients(parts, random_coefficients(parts, 1)).whole[0]
-    assert one.apply(gradient.scaled(float("inf")), ADAMW).skipped
+    assert one.apply(gradient.scaled(float("inf")), ADAMW) == 0.0
     assert same(loaded, weights(one))
 
 
 def test_only_the_learning_rate_may_change_between_steps(qwen3, parts):
     one = trainee(qwen3)
     take(one, parts, (0, 1), OptimizerSettings(name="sgd", learning_rate=0.1))
-    report = take(one, parts, (1, 2), OptimizerSettings(name="sgd", learning_rate=0.2))
-    assert report.step_norm == pytest.approx(0.2 * report.gradient_norm, rel=1e-4)
+    gradient = one.gradients(parts, random_coefficients(parts, 1, 1)).whole[0]
+    moved = one.apply(gradient, OptimizerSettings(name="sgd", learning_rate=0.2))
+    assert moved == pytest.approx(0.2 * gradient.norm(), rel=1e-4)
     with pytest.raises(ValueError, match="restore"):
         take(one, parts, (2, 3), ADAMW)
 

@@ -75,8 +75,7 @@ def train(replay: ModelReplay, name: str, first: Any = None) -> float:
         if gradient is None:
             gradient = _gradient(replay, name, effect, chosen, later=index > 0)
         if gradient is not None:
-            step = replay.learner.apply(gradient, training.optimizer_settings)
-            squares += step.step_norm**2
+            squares += replay.learner.apply(gradient, training.optimizer_settings) ** 2
     return float(np.sqrt(squares))
 
 
