@@ -293,6 +293,15 @@ class JoinReport(Part, frozen=True, kw_only=True):
     ] = ""
 
 
+Joined = Annotated[
+    JoinReport | None,
+    Doc(
+        "How several tables were joined; null where the result is of a single table.",
+        see=("rows-left-out-of-the-join", "matched_by"),
+    ),
+]
+
+
 class CompareResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag compare` compares all policies of a table, or of several tables."""
 
@@ -336,13 +345,7 @@ class CompareResult(Measured, frozen=True, kw_only=True):
             see=("noise-floor", "at_floor"),
         ),
     ]
-    joined: Annotated[
-        JoinReport | None,
-        Doc(
-            "How several tables were joined; null where the result is of a single table.",
-            see=("rows-left-out-of-the-join", "matched_by"),
-        ),
-    ]
+    joined: Joined
     figures: Annotated[
         dict[str, PairFigure],
         Doc('Data of the figures of a comparison, by "a->b"; every pair is there once.'),

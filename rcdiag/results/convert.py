@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Annotated
 
-from rcdiag.results.compare import JoinReport
+from rcdiag.results.compare import Joined
 from rcdiag.results.doc import Anything, Doc
 from rcdiag.results.show import WIDTH, KindName, Shown, Summary
 
@@ -52,13 +52,7 @@ class ConvertResult(Shown, frozen=True, kw_only=True):
         dict[str, str],
         Doc("What a converted table lacks for score or replay, with how to get it."),
     ]
-    joined: Annotated[
-        JoinReport | None,
-        Doc(
-            "How several tables were joined; null where the result is of a single table.",
-            see=("rows-left-out-of-the-join", "matched_by"),
-        ),
-    ]
+    joined: Joined
 
     def _summary(self) -> Summary:
         """Summarise what a conversion changed, and what the table lacks."""

@@ -464,6 +464,12 @@ class Recommendation(Part, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
 
+    @property
+    def ranked(self) -> list[Candidate]:
+        """Return the candidates that are not refused, the best first."""
+        ranked = (one for one in self.candidates if one.rank is not None)
+        return sorted(ranked, key=lambda one: one.rank or 0)
+
 
 class SweepResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag sweep` compares estimators on one pair of policies."""
@@ -508,18 +514,7 @@ class SweepResult(Measured, frozen=True, kw_only=True):
     def _summary(self) -> Summary:
         """Summarise the candidates that are not refused, the best first."""
         advice = self.recommendation
-        ranked = sorted(
-            (candidate for candidate in advice.candidates if candidate.rank is not None),
-            key=lambda candidate: candidate.rank or 0,
-        )
-        rows = [
-            (
-                str(candidate.rank),
-                candidate.name,
-                *measured(candidate.efficiency),
-            )
-            for candidate in ranked
-        ]
+        rows = [(str(one.rank), one.name, *measured(one.efficiency)) for one in advice.ranked]
         choice = f" {advice.choice}" if advice.choice else ""
         about = f"{self.behavior} -> {self.target}, {self.size}: {advice.answer}{choice}"
         return Summary(

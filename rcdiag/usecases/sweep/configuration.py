@@ -61,13 +61,9 @@ def _pasted(comments: list[str], name: str, trainer: str) -> str:
 def _instead(advice: Recommendation, trainer: str) -> list[str]:
     """Return comments with the candidates that the trainer can express, in the order of rank."""
     chosen = find_trainer(trainer)
-    ranked = sorted(
-        (candidate for candidate in advice.candidates if candidate.rank is not None),
-        key=lambda candidate: candidate.rank or 0,
-    )
-    if not ranked:  # for example if the cause must be fixed first
+    if not advice.ranked:  # for example if the cause must be fixed first
         return []
-    able = [one for one in ranked if expresses(chosen, find_candidate(one.name).correction)]
+    able = [one for one in advice.ranked if expresses(chosen, find_candidate(one.name).correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]
     close = [candidate.name for candidate in able if candidate.within_error_of_best]
