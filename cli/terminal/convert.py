@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from cli.terminal.headline import draw_lines, labelled
 from rcdiag.formats import plural
 from rcdiag.results import ConvertResult
 
@@ -21,22 +21,18 @@ def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
         f"{plural(result.tokens, 'response token')}, from {plural(result.files, 'file')} "
         f"({escape(result.format)})"
     )
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column()
-    lines.add_row("policies", escape(", ".join(result.policies) or "none"))
-    lines.add_row("columns", escape(", ".join(result.columns)))
-    if result.given:
-        given = ", ".join(f"{name}={value}" for name, value in result.given.items())
-        lines.add_row("given", escape(given))
-    for number, text in enumerate(changes(result, verbose)):
-        lines.add_row("" if number else "changed", escape(text))
     by_way: dict[str, list[str]] = {}
     for name, way in result.lacking.items():
         by_way.setdefault(way, []).append(name)
-    for number, (way, names) in enumerate(by_way.items()):
-        lines.add_row("" if number else "missing", escape(f"{', '.join(names)}: {way}"))
-    out.print(lines)
+    given = ", ".join(f"{name}={value}" for name, value in result.given.items())
+    lines = [
+        ("policies", ", ".join(result.policies) or "none"),
+        ("columns", ", ".join(result.columns)),
+        *([("given", given)] if given else []),
+        *labelled("changed", changes(result, verbose)),
+        *labelled("missing", (f"{', '.join(names)}: {way}" for way, names in by_way.items())),
+    ]
+    draw_lines(out, lines)
 
 
 def changes(result: ConvertResult, verbose: bool) -> list[str]:

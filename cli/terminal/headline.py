@@ -66,9 +66,9 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
     facts = facts[: 0 if "why" in without else 1 if "second fact" in without else None]
-    for label, text in _labelled("why", facts):
+    for label, text in labelled("why", facts):
         grid.add_row(label, brief(text, 3))  # what a fact means stands at its end
-    for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
+    for label, text in labelled("also", headline.also if verbose else headline.also[:ALSO]):
         grid.add_row(label, brief(text, 2))
     if headline.possible and "or" not in without:
         grid.add_row("or", brief(", ".join(headline.possible), 2))
@@ -158,7 +158,8 @@ def _action(action: Action, width: int) -> str:
     return f"{escape(action.text)}:{' ' if fits else chr(10)}[cyan]{escape(action.command)}[/]"
 
 
-def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+def labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return lines with a label beside the first of them."""
     return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
 
 

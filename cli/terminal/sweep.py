@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted
-from cli.terminal.headline import draw_lines, shortened_to
+from cli.terminal.headline import draw_lines, labelled, shortened_to
 from rcdiag.formats import measured, percent
 from rcdiag.pages.sweep.words import (
     by_default,
@@ -37,7 +37,7 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         earlier = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:-1]]
         reasons = [*earlier, *reasons[-1:]]
     lines = [("choice", chosen(result.recommendation))]
-    lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
+    lines += labelled("why", reasons)
     lines += [
         (label, text) for label, text in (("default", by_default(result)), ("guide", guide)) if text
     ]

@@ -11,13 +11,14 @@ import rcdiag
 from cli.app import app
 from cli.terminal.compare import _matrix
 from cli.terminal.console import TerminalConsole
+from cli.terminal.convert import draw_convert
 from cli.terminal.draw import draw
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.replay import SHOWN
 from rcdiag.glossary import explain
 from rcdiag.pages.replay.words import decided_by, equal_updates
 from rcdiag.pages.sweep.words import to_paste
-from rcdiag.results import ReplayResult, Result, Rule
+from rcdiag.results import ConvertResult, ReplayResult, Result, Rule
 from rcdiag.results.replay import Health
 from tests.builders import ids_like, write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
@@ -164,6 +165,29 @@ def test_a_word_that_is_wider_than_the_screen_goes_on_in_the_next_line():
     out.print(fitted(out, columns, [[key, "25"]]))
     rows = [line.split()[0] for line in out.file.getvalue().splitlines()[1:]]
     assert "".join(rows) == key
+
+
+def test_a_column_that_is_wider_than_the_screen_is_shown_whole():
+    out = TerminalConsole(file=io.StringIO(), width=40)
+    column = "c" * 70
+    result = ConvertResult(
+        provenance={},
+        output="table.parquet",
+        format="verl",
+        files=1,
+        rows=1,
+        tokens=1,
+        columns=[column],
+        policies=[],
+        changes={},
+        given={},
+        dropped={},
+        lacking={},
+        joined=None,
+    )
+    draw_convert(out, result, verbose=False)
+    lines = out.file.getvalue().splitlines()
+    assert column in "".join(line.removeprefix("columns").strip() for line in lines)
 
 
 def test_explain_has_an_entry_for_every_heading(results, monkeypatch):
