@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import SequenceTokens, WorstToken
@@ -67,46 +66,70 @@ class WorstTokens(Struct, frozen=True):
         return WorstTokens(sorted(self.tokens, key=place)[:WORST])
 
 
-def sequence_of(
-    pair: PolicyPair, index: int, end: int, shown: NDArray[np.int64] | None = None
-) -> SequenceTokens:
-    """Return a sequence of a pair, by its index.
+class SequenceOfPair(Struct, frozen=True, kw_only=True):
+    """A sequence of a pair of policies, with some of its tokens as arrays [shown tokens].
 
-    `end` is the index of its last token plus 1. `shown` are the indices, within the sequence, of
-    the tokens to keep; by default the first TOKENS_KEPT. Numbers keep all digits (see `rounded`).
+    Thousands are made in a pass, few of them are shown; those become `SequenceTokens`.
     """
-    tokens, start = pair.tokens, end - int(pair.lengths[index])
-    kept = start + (np.arange(min(end - start, TOKENS_KEPT)) if shown is None else shown)
-    with np.errstate(over="ignore", invalid="ignore"):
-        log_ratio_sum = float(pair.log_ratio_at(slice(start, end)).sum())
-    reward = None if tokens.reward is None else float(tokens.reward[index])
-    return SequenceTokens(
-        row=int(tokens.row[index]),
-        sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
-        step=None if tokens.step is None else int(tokens.step[index]),
-        reward=None if reward is None or np.isnan(reward) else reward,
-        num_tokens=end - start,
-        log_ratio_sum=log_ratio_sum,
-        positions=tokens.position[kept].tolist(),
-        token_ids=tokens.token_id[kept].tolist(),
-        log_ratio=pair.log_ratio_at(kept).tolist(),
-        behavior_log_probs=tokens.log_probs[pair.behavior][kept].tolist(),
-    )
 
+    row: int
+    sample_id: str | int | None
+    step: int | None
+    reward: float | None
+    num_tokens: int
+    log_ratio_sum: float
+    positions: NDArray[np.int64]
+    token_ids: NDArray[np.int32]
+    log_ratio: Array
+    behavior_log_probs: Array
 
-def rounded(sequence: SequenceTokens) -> SequenceTokens:
-    """Round a sequence's numbers to the digits that result documents use for single tokens."""
-    return replace(
-        sequence,
-        log_ratio=shown_log_ratios(np.array(sequence.log_ratio)),
-        behavior_log_probs=[float(f"{value:.5g}") for value in sequence.behavior_log_probs or []],
-    )
+    @classmethod
+    def of(
+        cls, pair: PolicyPair, index: int, end: int, shown: NDArray[np.int64] | None = None
+    ) -> SequenceOfPair:
+        """Take a sequence from a pair, by its index.
+
+        `end` is the index of its last token plus 1. `shown` are the indices, within the sequence,
+        of the tokens to keep; by default the first TOKENS_KEPT.
+        """
+        tokens, start = pair.tokens, end - int(pair.lengths[index])
+        kept = start + (np.arange(min(end - start, TOKENS_KEPT)) if shown is None else shown)
+        with np.errstate(over="ignore", invalid="ignore"):
+            log_ratio_sum = float(pair.log_ratio_at(slice(start, end)).sum())
+        reward = None if tokens.reward is None else float(tokens.reward[index])
+        return cls(
+            row=int(tokens.row[index]),
+            sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
+            step=None if tokens.step is None else int(tokens.step[index]),
+            reward=None if reward is None or np.isnan(reward) else reward,
+            num_tokens=end - start,
+            log_ratio_sum=log_ratio_sum,
+            positions=tokens.position[kept],
+            token_ids=tokens.token_id[kept],
+            log_ratio=pair.log_ratio_at(kept),
+            behavior_log_probs=tokens.log_probs[pair.behavior][kept],
+        )
+
+    def rounded(self) -> SequenceTokens:
+        """Return the sequence for a result, with the digits that it shows of single tokens."""
+        return SequenceTokens(
+            row=self.row,
+            sample_id=self.sample_id,
+            step=self.step,
+            reward=self.reward,
+            num_tokens=self.num_tokens,
+            log_ratio_sum=self.log_ratio_sum,
+            positions=self.positions.tolist(),
+            token_ids=self.token_ids.tolist(),
+            log_ratio=shown_log_ratios(self.log_ratio),
+            behavior_log_probs=[float(f"{value:.5g}") for value in self.behavior_log_probs],
+        )
 
 
 class WorstSequences(Struct, frozen=True):
     """The sequences with the largest |sum log_ratio|, largest first; ties by row."""
 
-    sequences: list[SequenceTokens] = field(default_factory=list)  # not `rounded`
+    sequences: list[SequenceOfPair] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstSequences:
@@ -115,11 +138,15 @@ class WorstSequences(Struct, frozen=True):
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
         ends = np.cumsum(pair.lengths)
-        return cls([sequence_of(pair, int(one), int(ends[one])) for one in best]).bounded()
+        return cls([SequenceOfPair.of(pair, int(one), int(ends[one])) for one in best]).bounded()
 
     def bounded(self) -> WorstSequences:
         worst = sorted(self.sequences, key=lambda one: (-abs(one.log_ratio_sum), one.row))
         return WorstSequences(worst[:WORST_SEQUENCES])
+
+    def rounded(self) -> list[SequenceTokens]:
+        """Return the sequences for a result."""
+        return [sequence.rounded() for sequence in self.sequences]
 
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:

@@ -26,7 +26,7 @@ from rcdiag.results import (
     TokenAlternatives,
     TokenWeights,
 )
-from rcdiag.statistics.extremes import rounded, sequence_of
+from rcdiag.statistics.extremes import SequenceOfPair
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.schema import score_columns
 from rcdiag.table.stream import columns_needed, decode
@@ -121,7 +121,7 @@ def _read(
             ],
         )
         read[row] = replace(
-            rounded(sequence_of(pair, place[row], whole[row].stop, shown[row])),
+            SequenceOfPair.of(pair, place[row], whole[row].stop, shown[row]).rounded(),
             gaps=gaps(pair.log_ratio[whole[row]], shown[row]) or None,
             context=context,
         )

@@ -24,7 +24,7 @@ from rcdiag.results import (
 )
 from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step
-from rcdiag.statistics.extremes import NonFinite, RowCount, rounded, rows_of_numbers
+from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
@@ -207,7 +207,7 @@ def _result(
         profiles=profiles,
         examples=state.examples.finished(profiles),
         worst_token_ids=worst_ids(state.vocabulary),
-        worst_sequences=list(map(rounded, state.worst_sequences.sequences)),
+        worst_sequences=state.worst_sequences.rounded(),
         rows_left_out=count.left_out,
         diagnosis=diagnosis,
     )

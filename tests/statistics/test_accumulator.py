@@ -56,7 +56,7 @@ def plain(state: PairState) -> dict[str, Any]:
         "ids": worst_ids(state.vocabulary),
         "figures": state.figures.to_dict(),
         "tokens": state.worst_tokens.tokens,
-        "sequences": state.worst_sequences.sequences,
+        "sequences": state.worst_sequences.rounded(),
     }
 
 
