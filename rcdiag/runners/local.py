@@ -34,7 +34,7 @@ class LocalRunner(Struct, frozen=True):
 
     devices: Devices | None
     gpus: tuple[str, ...]  # GPUs that engines may use; empty: engines share the CPU cores
-    cores: int = 1  # worker processes for a pass over a large table
+    cores: int = 1  # processes for a pass over a large table
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -48,7 +48,7 @@ class LocalRunner(Struct, frozen=True):
         return None
 
     def workers(self, tokens: int) -> int:
-        """Return how many worker processes share a pass; 0 for a table with few tokens.
+        """Return how many processes, this one included, share a pass; 0 for a table of few tokens.
 
         Definitions that a script has added exist only in its own process, which then does all.
         """
@@ -59,10 +59,10 @@ class LocalRunner(Struct, frozen=True):
     def place(self, tokens: int) -> str:
         """Return a text that says how many processes do a pass."""
         workers = self.workers(tokens)
-        return f"by {workers} worker processes" if workers else "in this process"
+        return f"by {workers} processes" if workers else "in this process"
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
-        """Call a function for every part, in worker processes."""
+        """Call a function for every part, in this and worker processes."""
         return map_in_processes(function, parts, self.cores)
 
     def engines(self, spec: PolicySpec) -> int:

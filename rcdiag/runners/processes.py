@@ -1,4 +1,4 @@
-"""map_in_processes: the parts of a pass, done in parallel by worker processes."""
+"""map_in_processes: the parts of a pass, done in parallel by this and worker processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners.runner import Made, Part
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor
 
 # Parts per process that wait or run: enough that no process is idle while results are merged, few
 # enough that waiting results use little memory.
@@ -43,8 +44,9 @@ def map_in_processes(
 ) -> Generator[Made]:
     """Call a function for every part in `workers` processes, and yield the results in order.
 
-    An error in a worker is raised here unchanged. Closing the iterator early, as on Ctrl-C, kills
-    the workers. They also end if this process is gone.
+    This process is one of them: it does parts while it would have to wait for the next result. An
+    error in a worker is raised here unchanged. Closing the iterator early, as on Ctrl-C, kills the
+    workers. They also end if this process is gone.
 
     Raises:
         RcdiagError: a worker was killed, in most cases because the system ran out of memory.
@@ -57,19 +59,19 @@ def map_in_processes(
 
     with _quiet_tracker():
         executor = ProcessPoolExecutor(
-            workers, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
+            workers - 1, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
         )
         resource_tracker.ensure_running()  # it unblocks interrupts when it starts
     finished = False
-    due: deque[Future[Made]] = deque()
+    shared = SharedParts(parts, function, executor, workers)
     try:
-        for part in parts:
-            with _interrupts_held():  # the first calls start the workers
-                due.append(executor.submit(_call, part))
-            if len(due) >= AHEAD * workers:
-                yield due.popleft().result()
-        while due:
-            yield due.popleft().result()
+        with _interrupts_held():  # the first calls start the workers
+            shared.give()
+        while shared.due:
+            while not shared.due[0].done() and shared.take():
+                pass
+            yield shared.due.popleft().result()
+            shared.give()
         finished = True
     except TerminatedWorkerError as error:
         raise RcdiagError(
@@ -79,10 +81,65 @@ def map_in_processes(
             f"groups: {setting('rows', 'N')}",
         ) from error
     finally:
+        shared.stop()
         # Without psutil and `pgrep`, loky warns about children of workers, which there are none of.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             executor.shutdown(wait=True, kill_workers=not finished)
+
+
+class SharedParts(Generic[Part, Made]):
+    """The parts of a pass; each process takes the next one when it has done the one before."""
+
+    def __init__(
+        self,
+        parts: Iterable[Part],
+        function: Callable[[Part], Made],
+        executor: Executor,
+        workers: int,
+    ) -> None:
+        self.due: deque[Future[Made]] = deque()  # of the parts that were taken, in their order
+        self._parts, self._function, self._executor = iter(parts), function, executor
+        self._most = AHEAD * workers
+        self._free = workers - 1  # worker processes that have nothing to do
+        # Held while a part is taken: a thread of the executor gives a worker its next part.
+        self._lock = threading.RLock()
+
+    def give(self) -> None:
+        """Give the next parts to the workers that are free."""
+        with self._lock:
+            while self._free and (part := self._next()) is not None:
+                self._free -= 1
+                future = self._executor.submit(_call, part)
+                self.due.append(future)
+                future.add_done_callback(self._worker_is_free)
+
+    def take(self) -> bool:
+        """Do the next part in this process; return False if there is none to do now."""
+        with self._lock:
+            if (part := self._next()) is None:
+                return False
+            own: Future[Made] = Future()
+            self.due.append(own)
+        try:
+            own.set_result(self._function(part))
+        except Exception as error:  # raised when the part's turn comes, like that of a worker
+            own.set_exception(error)
+        return True
+
+    def stop(self) -> None:
+        """Leave the remaining parts undone."""
+        with self._lock:
+            self._parts = iter(())
+
+    def _next(self) -> Part | None:
+        return next(self._parts, None) if len(self.due) < self._most else None
+
+    def _worker_is_free(self, done: Future[Made]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            with self._lock:
+                self._free += 1
+                self.give()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_a_small_table_stays_in_this_process(table):
     assert runner.workers(table.response_tokens) == 0
     assert runner.place(table.response_tokens) == "in this process"
     assert runner.workers(1_000_000_000) == 4
-    assert runner.place(1_000_000_000) == "by 4 worker processes"
+    assert runner.place(1_000_000_000) == "by 4 processes"
     assert runner_on("local", None, 1).workers(1_000_000_000) == 0
 
 
@@ -195,33 +196,60 @@ def test_unreadable_rows_give_the_same_error_with_workers(tmp_path, small_parts)
     assert said[0] == said[1]
 
 
-def kill_at(number: int) -> int:
-    if number == 3:
+def kill_worker(main: int, number: int) -> int:
+    if os.getpid() != main and number >= 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def threads_of_blas(number: int) -> str | None:
-    return os.environ.get("OPENBLAS_NUM_THREADS")
+def threads_of_blas(number: int) -> tuple[int, str | None]:
+    return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
 
 
-def wait_long(number: int) -> int:
-    time.sleep(60.0 * number)
+def wait_in_worker(main: int, number: int) -> int:
+    if os.getpid() != main:
+        time.sleep(60.0 * number)
     return os.getpid()
+
+
+def place_of(main: int, number: int) -> tuple[int, bool]:
+    """Do a part, slowly in a worker; return its number, and whether the main process did it."""
+    time.sleep(0.0 if os.getpid() == main else 0.2)
+    return number, os.getpid() == main
+
+
+def fail_in_main(main: int, number: int) -> int:
+    if os.getpid() == main or number == 0:
+        raise RcdiagError(f"part {number}")
+    return number
 
 
 def test_a_worker_killed_by_the_system_is_an_error_with_a_hint():
     with pytest.raises(RcdiagError, match="worker process was killed") as refused:
-        list(map_in_processes(kill_at, range(8), 2))
+        list(map_in_processes(partial(kill_worker, os.getpid()), range(8), 3))
     assert "workers=1" in refused.value.hint or "--workers 1" in refused.value.hint
 
 
 def test_workers_use_one_blas_thread():
-    assert list(map_in_processes(threads_of_blas, range(2), 2)) == ["1", "1"]
+    made = list(map_in_processes(threads_of_blas, range(4), 2))
+    assert {threads for process, threads in made if process != os.getpid()} == {"1"}
+
+
+@pytest.mark.parametrize("parts", [1, 40])
+def test_results_are_in_order_and_this_process_does_parts_too(parts):
+    made = list(map_in_processes(partial(place_of, os.getpid()), range(parts), 3))
+    assert [number for number, _ in made] == list(range(parts))
+    in_main = sum(main for _, main in made)
+    assert in_main == 0 if parts == 1 else 0 < in_main < parts
+
+
+def test_of_several_errors_that_of_the_first_part_is_raised():
+    with pytest.raises(RcdiagError, match="part 0"):
+        list(map_in_processes(partial(fail_in_main, os.getpid()), range(4), 2))
 
 
 def test_workers_end_with_the_iterator():
-    made = map_in_processes(wait_long, [0, 1, 1, 1, 1], 2)
+    made = map_in_processes(partial(wait_in_worker, os.getpid()), [0, 1, 1, 1, 1], 2)
     worker = next(made)
     made.close()
     with pytest.raises(ProcessLookupError):
@@ -238,7 +266,7 @@ def command_of_many_parts(path: Path, *arguments: str) -> subprocess.Popen[str]:
     )
     command = f"{patch}; import cli.main; cli.main.main()"
     return subprocess.Popen(
-        [sys.executable, "-c", command, "sweep", str(path), "--workers", "2", *arguments],
+        [sys.executable, "-c", command, "sweep", str(path), "--workers", "3", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
