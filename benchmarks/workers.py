@@ -1,16 +1,14 @@
-"""The pass of `rcdiag score` in one process and in worker processes, compared with another commit.
+"""`rcdiag score` of a large table on one core and on several, compared with another commit.
 
-`python benchmarks/workers.py` (or `make bench`) writes a table of 20 M tokens and measures, in turn
-and ROUNDS times, `rcdiag score` with all presets and the result file:
-
-- before: the checkout of `--before COMMIT`, if one is given, on all cores
-- after, with `--workers` 1, 2, ... up to the number of cores
+`python -m benchmarks.workers --before COMMIT` writes a table of 20 M tokens and measures, in turn
+and ROUNDS times, `rcdiag score` with all presets and the result file, each confined to one core, to
+two, and to all: the checkout of COMMIT, if one is given, and this one.
 
 It prints a table and stores it in `benchmarks/results/workers.json` with the machine and its load.
 `seconds` is the shortest wall time of the whole process, imports included; `cpu_s` is the
-processor time of all its processes, which depends less on other programs. Peaks are
-resident sets, of the main process and of the largest worker. `--tokens N` measures another table
-and stores nothing.
+processor time of all its processes, which depends less on other programs; `of_before` is the ratio
+to the seconds of the other commit on as many cores. Peaks are resident sets, of the main process
+and of the largest worker. `--tokens N` measures another table and stores nothing.
 """
 
 from __future__ import annotations
@@ -50,15 +48,15 @@ def peaks_of_session(session: int) -> dict[int, int]:
     return found
 
 
-def measured(checkout: Path, table: Path, arguments: list[str]) -> dict[str, Any]:
-    """Run `rcdiag score` once, in its own session, and monitor its processes."""
+def measured(checkout: Path, table: Path, cores: list[int]) -> dict[str, Any]:
+    """Run `rcdiag score` once on some cores, in its own session, and monitor its processes."""
     out = table.with_name("result.json")
     command = [sys.executable, "-m", "cli.main", "score", str(table), "-q", "--force"]
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages are compiled once
     before, start = os.times(), time.perf_counter()
     run = subprocess.Popen(
-        [*command, "--result", str(out), *arguments],
+        ["taskset", "--cpu-list", ",".join(map(str, cores)), *command, "--result", str(out)],
         cwd=checkout,
         env=environment,
         start_new_session=True,
@@ -80,36 +78,46 @@ def measured(checkout: Path, table: Path, arguments: list[str]) -> dict[str, Any
     }
 
 
+def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the shortest times and the largest peaks of several rounds."""
+    best = {name: min(one[name] for one in rounds) for name in ("seconds", "cpu_s")}
+    peaks = {name: max(one[name] for one in rounds) for name in ("peak_mb", "peak_worker_mb")}
+    return {**best, **peaks}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", metavar="COMMIT", help="also measure this commit")
     parser.add_argument("--tokens", type=int, default=TOKENS)
     options = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
+    here = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = folder / "table.parquet"
         tokens = write_table(table, options.tokens)
-        variants: dict[str, tuple[Path, list[str]]] = {}
+        checkouts = {"now": ROOT}
         if options.before:
             checkout = folder / "before"
             checkout.mkdir()
             archive = ["git", "archive", options.before, "rcdiag", "cli"]
             content = subprocess.run(archive, cwd=ROOT, capture_output=True, check=True).stdout
             subprocess.run(["tar", "-x", "-C", str(checkout)], input=content, check=True)
-            variants["before"] = (checkout, [])
-        for workers in range(1, cores + 1):
-            variants[f"{workers} workers"] = (ROOT, ["--workers", str(workers)])
-        runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in variants}
+            checkouts = {"before": checkout, **checkouts}
+        numbers = sorted({1, 2, len(here)} & set(range(1, len(here) + 1)))
+        runs: dict[tuple[str, int], list[dict[str, Any]]] = {
+            (commit, cores): [] for cores in numbers for commit in checkouts
+        }
         for _ in range(ROUNDS):
-            for variant, (checkout, arguments) in variants.items():
-                runs[variant].append(measured(checkout, table, arguments))
+            for (commit, cores), rounds in runs.items():
+                rounds.append(measured(checkouts[commit], table, here[:cores]))
     results = []
-    for variant, rounds in runs.items():
-        best = min(rounds, key=lambda one: one["seconds"])
-        best["least_cpu_s"] = min(one["cpu_s"] for one in rounds)
-        results.append({"variant": variant, **best})
-        print("   ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
+    for (commit, cores), rounds in runs.items():
+        result = {"commit": commit, "cores": cores, **summary(rounds)}
+        if options.before:
+            before = min(one["seconds"] for one in runs["before", cores])
+            result["of_before"] = round(result["seconds"] / before, 2)
+        results.append(result)
+        print("   ".join(f"{key} {value}" for key, value in result.items()), flush=True)
     if options.tokens != TOKENS:
         return
     store(
