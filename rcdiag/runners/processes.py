@@ -82,10 +82,11 @@ def map_in_processes(
         ) from error
     finally:
         shared.stop()
+        # Workers that have finished end by themselves, while this process goes on.
         # Without psutil and `pgrep`, loky warns about children of workers, which there are none of.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            executor.shutdown(wait=True, kill_workers=not finished)
+            executor.shutdown(wait=not finished, kill_workers=not finished)
 
 
 class SharedParts(Generic[Part, Made]):

@@ -253,6 +253,26 @@ def mismatch_parts() -> str:
     )
 
 
+def workers() -> str:
+    """Return the time of `score` on one core and on several, here and at an earlier commit."""
+    run = _measured("workers")
+    return _table(
+        ("cores", "commit", "time", "of the earlier", "CPU time", "memory", "of a worker"),
+        (
+            [
+                str(each["cores"]),
+                "this one" if each["commit"] == "now" else f"<code>{run['before']}</code>",
+                f"{each['seconds']:.1f} s",
+                f"{each['of_before']:.2f}" if "of_before" in each else "",
+                f"{each['cpu_s']:.1f} s",
+                f"{each['peak_mb']:,} MB",
+                f"{each['peak_worker_mb']:,} MB" if each["cores"] > 1 else "",
+            ]
+            for each in run["results"]
+        ),
+    )
+
+
 def trainer_helper() -> str:
     """Return the speed of the trainer's own helper on the same rows."""
     helper = _measured("statistics")["trainer"]
@@ -471,6 +491,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mismatch parts": mismatch_parts,
     "presets by size": partial(_by_size, "statistics"),
     "trainer helper": trainer_helper,
+    "workers": workers,
     "sweep": sweep,
     "replay": replay,
     "parquet": parquet,
