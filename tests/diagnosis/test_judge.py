@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,11 @@ EVERY = np.arange(ROWS)
 HONEST = made()  # all responses are 60 tokens long
 ENDING = made(ends=True, length=80, seed=1)
 HEALTHY_VERDICTS = ("healthy", "correctable")
+
+
+@cache
+def long_responses() -> Case:
+    return made(rows=16, length=4_000)
 
 
 def at(temperature: float) -> np.ndarray:
@@ -350,7 +356,7 @@ def test_tool_text_in_one_row_of_sixteen_is_found() -> None:
 
 def test_rare_ids_of_a_long_table_are_not_tool_text() -> None:
     """Of 64,000 tokens about sixty have an id with probability 1/1000 everywhere."""
-    long = made(rows=16, length=4000)
+    long = long_responses()
     rare = np.random.default_rng(5).random(len(long.token_id)) < 0.001
     values = {name: np.where(rare, np.log(0.001), v) for name, v in long.log_probs.items()}
     case = replace(long, token_id=np.where(rare, VOCABULARY, long.token_id), log_probs=values)
@@ -589,17 +595,21 @@ def test_tables_without_a_fault_are_not_repaired(table: str, seed: int) -> None:
     assert diagnosis.verdict in HEALTHY_VERDICTS
 
 
-@pytest.mark.parametrize(("rows", "length"), [(8, 4_000), (2, 30_000)])
-def test_length_alone_is_no_fault(rows: int, length: int) -> None:
-    diagnosis = judged(made(rows=rows, length=length))
-    # Two rows do not tell which distribution sampled, however long they are.
-    assert diagnosis.verdict in (HEALTHY_VERDICTS if rows > 2 else ("inconclusive",))
+def test_length_alone_is_no_fault() -> None:
+    diagnosis = judged(long_responses())
+    assert diagnosis.verdict in HEALTHY_VERDICTS
+    assert diagnosis.causes[0].slug == "engine-noise"
+
+
+def test_two_rows_do_not_tell_which_distribution_sampled_however_long_they_are() -> None:
+    diagnosis = judged(made(rows=2, length=8_000))
+    assert diagnosis.verdict == "inconclusive"
     assert diagnosis.causes[0].slug == "engine-noise"
 
 
 def test_length_alone_gives_no_error_finding(tmp_path: Path) -> None:
-    case = made(rows=24, length=4_000)
-    result = rcdiag.score(write(case, tmp_path / "long.parquet"), presets="disabled")
+    path = write(long_responses(), tmp_path / "long.parquet")
+    result = rcdiag.score(path, presets="disabled")
     assert result.diagnosis is not None
     assert result.diagnosis.causes[0].slug == "engine-noise"
     beyond = [

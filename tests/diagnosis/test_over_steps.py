@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -22,9 +23,14 @@ from tests.diagnosis.tables import counted, made, noisy, plain, write
 ROWS = 160
 
 
+@cache
+def without_mismatch(seed: int) -> Case:
+    return made(plain, noisy(0.01), rows=ROWS, length=40, seed=seed)
+
+
 def run(sizes: Sequence[float], steps: Sequence[int] | None = None, seed: int = 0) -> Case:
     """Make a table of a run with the given mismatch in each step."""
-    case = made(plain, noisy(0.01), rows=ROWS, length=40, seed=seed)
+    case = without_mismatch(seed)
     index = np.arange(ROWS) * len(sizes) // ROWS
     rng = np.random.default_rng(5)
     off = rng.standard_normal(len(case.mask)) * (0.01 + np.array(sizes)[index][case.owner])
