@@ -27,7 +27,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
 from rcdiag.pages.diagnose.logs import over_steps
 from rcdiag.pages.headline import headline
-from rcdiag.results import DiagnoseResult
+from rcdiag.results import DiagnoseResult, Diagnosis
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import read_keys
 
@@ -167,12 +167,23 @@ def diagnosed(rows: list[dict[str, float]], folder: Path, **options: Any) -> Dia
     return rcdiag.diagnose(log_of(rows, folder), **options)
 
 
+def diagnosis_in(logs: Path | list[Path]) -> Diagnosis:
+    diagnosis = rcdiag.diagnose(logs).diagnosis
+    assert diagnosis is not None
+    return diagnosis
+
+
+def diagnosis_of(rows: list[dict[str, float]], folder: Path, **options: Any) -> Diagnosis:
+    diagnosis = diagnosed(rows, folder, **options).diagnosis
+    assert diagnosis is not None
+    return diagnosis
+
+
 def test_the_key_of_the_step_is_named_like_others(tmp_path: Path) -> None:
     rows = [{"it": 100.0 + i, **row} for i, row in enumerate(run_of(0.01, 0.3))]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     result = rcdiag.diagnose(path, keys={"step": "it"})
-    assert result.diagnosis is not None
     assert result.diagnosis.causes[0].from_step == 100 + BEGINS
 
 
@@ -191,7 +202,6 @@ def test_the_page_of_two_logs_has_a_section_for_each(tmp_path: Path) -> None:
     failed = log_of(run_of(0.01, 0.3), tmp_path, "failed.jsonl")
     other = log_of(run_of(0.01, 0.01), tmp_path, "other.jsonl")
     result = rcdiag.diagnose([failed, other])
-    assert result.diagnosis is not None
     assert re.match(r"failed\.jsonl: (the|both|`)", result.diagnosis.summary)
     page = tmp_path / "page.html"
     rcdiag.report([result], page)
@@ -204,7 +214,6 @@ def test_the_page_of_two_logs_has_a_section_for_each(tmp_path: Path) -> None:
 
 def test_the_screen_names_causes_that_a_log_cannot_tell_apart(tmp_path: Path) -> None:
     result = diagnosed(run_of(0.01, 0.3), tmp_path)
-    assert result.diagnosis is not None
     possible = result.diagnosis.causes[0].also_possible
     assert headline(result, "").possible == possible != []
     healthy = diagnosed(run_of(0.01, 0.01), tmp_path)
@@ -213,7 +222,6 @@ def test_the_screen_names_causes_that_a_log_cannot_tell_apart(tmp_path: Path) ->
 
 def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
     result = diagnosed(run_of(0.01, 0.01), tmp_path)
-    assert result.diagnosis is not None
     assert result.diagnosis.verdict == "healthy"
     assert result.diagnosis.pair is None
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
@@ -221,8 +229,7 @@ def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
 
 
 def test_a_mismatch_with_valid_weights_is_correctable_from_its_step_on(tmp_path: Path) -> None:
-    diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(run_of(0.01, 0.2), tmp_path)
     assert diagnosis.verdict == "correctable"
     assert diagnosis.causes[0].slug == "forwards-differ"
     assert diagnosis.causes[0].from_step == BEGINS + 1  # steps count from 1
@@ -244,12 +251,10 @@ def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
             "training/rollout_probs_diff_mean": 0.8,
         }
     result = diagnosed(rows, tmp_path)
-    assert result.diagnosis is not None
     assert result.diagnosis.verdict == "broken"
     first = result.diagnosis.causes[0]
     assert (first.slug, first.side, first.from_step) == ("forwards-differ", "trainer", BEGINS + 1)
     assert "uniform guess" in first.message
-    assert result.diagnosis.over_steps is not None
     assert "`actor/ppo_kl` compare" in result.diagnosis.over_steps.says
     levels = {one.relation: one.relation_level for one in result.logs[0].relations}
     assert levels["log.uniform-guess"] == "error"
@@ -273,18 +278,15 @@ def test_a_growth_that_ends_worse_than_a_uniform_guess_is_broken_from_its_beginn
                 "rollout_corr/training_log_ppl": surprisal + k1,
             }
         )
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "broken"
     first = diagnosis.causes[0]
     assert "uniform guess" in first.message
     above = [row["rollout_corr/training_log_ppl"] > np.log(2**18) for row in rows]
     assert f"in {sum(above)} of 116 steps" in first.message
-    assert first.from_step is not None
     assert abs(first.from_step - 35) <= 2
     stale = {"weights-never-synced", "stale-weights"}
     assert not stale & {*first.also_possible, *(cause.slug for cause in diagnosis.causes)}
-    assert diagnosis.over_steps is not None
     assert f"step {first.from_step}" in diagnosis.over_steps.says
 
 
@@ -293,7 +295,7 @@ def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
     for row in rows:
         row["rollout_corr/training_log_ppl"] = 8.0
     verdicts = [
-        diagnosed(rows, tmp_path, given=facts).diagnosis.causes[0].message  # type: ignore[union-attr]
+        diagnosis_of(rows, tmp_path, given=facts).causes[0].message
         for facts in ({}, {"vocab_size": 1000})
     ]
     assert "uniform" not in verdicts[0]
@@ -326,9 +328,7 @@ def test_a_rise_over_some_steps_begins_at_its_first_step_and_has_its_last_level(
         }
         for x in k1
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.causes[0].from_step == 6
     assert found.over_steps.says.startswith("At step 6 ")
     assert ", and to 1" in found.over_steps.says  # 16 or 17 nats, at step 8
@@ -338,9 +338,7 @@ def test_a_growth_that_a_restart_ends_is_named_where_it_was(tmp_path: Path) -> N
     """Behind the restart the mismatch is rounding again, and nothing grows there."""
     k3 = [1e-3 if i < 20 or i >= 34 else 1e-3 * 1.5 ** (i - 19) for i in range(STEPS)]
     rows = [gaussian(float(np.sqrt(2.0 * x * 0.3)), i) for i, x in enumerate(k3)]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert [cause.slug for cause in found.causes] == ["weights-never-synced"]
     assert found.verdict == "correctable"
     assert "is back at its former level at step 35" in found.over_steps.says
@@ -359,8 +357,7 @@ def test_a_mean_log_ratio_alone_is_judged(
 ) -> None:
     """Its sign shows who sampled; near 0 it does not show exchanged tokens."""
     k1 = np.where(np.arange(STEPS) < BEGINS, 0.0, then)
-    found = diagnosed(of_mean(k1, "train/vllm_kl"), tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(of_mean(k1, "train/vllm_kl"), tmp_path)
     assert (found.verdict, found.causes[0].slug) == (verdict, slug)
     assert found.causes[0].from_step == (BEGINS + 1 if then else None)
     assert "train/vllm_kl" in str(found.causes[0].evidence)
@@ -372,8 +369,7 @@ def test_the_mean_log_ratio_of_torchtitan(tmp_path: Path) -> None:
     shift = np.where(np.arange(STEPS) < BEGINS, 0.0, -0.1)
     key = "bit_wise/logprob_diff/mean"
     path = log_of(of_mean(shift, key, **{"loss/ratio_mean": np.ones(STEPS)}), tmp_path)
-    found = rcdiag.diagnose(path).diagnosis
-    assert found is not None
+    found = diagnosis_in(path)
     assert found.verdict == "correctable"
     assert found.causes[0].from_step == BEGINS + 1
     assert f"-{key}" in str(found.causes[0].evidence)
@@ -385,15 +381,13 @@ def test_a_mean_log_ratio_with_the_other_sign(tmp_path: Path) -> None:
     key, weight = "ppo_actor/update/behave_approx_kl/avg", "ppo_actor/update/behave_imp_weight/avg"
     path = log_of(of_mean(shift, key, **{weight: np.ones(STEPS)}), tmp_path)
     stale = rcdiag.diagnose(path)
-    assert stale.diagnosis is not None
     assert stale.diagnosis.verdict == "inconclusive"
     assert stale.diagnosis.causes[0].from_step == BEGINS + 1
     assert f"-{key}" in stale.diagnosis.causes[0].evidence[0].values()
     # Exchanged tokens: their mean is 0, but the weights of tokens tell.
     weights = np.where(np.arange(STEPS) < BEGINS, 1.0, 1.08)
     path = log_of(of_mean(0.0 * shift, key, **{weight: weights}), tmp_path)
-    exchanged = rcdiag.diagnose(path).diagnosis
-    assert exchanged is not None
+    exchanged = diagnosis_in(path)
     assert exchanged.causes[0].slug in ("shift-by-one", "forwards-differ")
     assert exchanged.verdict != "healthy"
 
@@ -407,8 +401,7 @@ def test_mean_log_probs_of_both_sides_give_their_difference(tmp_path: Path) -> N
         "perf/x",
         **{"rollout/rollout_log_probs": sampler, "rollout/log_probs": sampler - away},
     )
-    late = diagnosed(rows[BEGINS:], tmp_path).diagnosis
-    assert late is not None
+    late = diagnosis_of(rows[BEGINS:], tmp_path)
     assert late.causes[0].slug == "forwards-differ"
     assert "(`rollout/rollout_log_probs - rollout/log_probs`)" in late.summary
 
@@ -416,9 +409,7 @@ def test_mean_log_probs_of_both_sides_give_their_difference(tmp_path: Path) -> N
 def test_the_step_of_what_is_not_wrong_is_none(tmp_path: Path) -> None:
     """Entropy and surprisals that drift divide the steps, and rounding begins nowhere."""
     rows = [gaussian(0.01, i, entropy=0.5 + 0.02 * max(i - 30, 0)) for i in range(STEPS)]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].from_step) == ("healthy", None)
     assert found.over_steps.large_from is None
 
@@ -436,9 +427,7 @@ def test_a_log_of_the_update_alone_says_what_changes(tmp_path: Path) -> None:
         }
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.verdict == "inconclusive"
     assert "`actor/entropy` moves at step 6 (from 0.31 to 5.7)" in found.over_steps.says
 
@@ -446,7 +435,6 @@ def test_a_log_of_the_update_alone_says_what_changes(tmp_path: Path) -> None:
 def test_a_negative_k3_is_none(tmp_path: Path) -> None:
     rows = [{"rollout_corr/k3_kl": -0.1 - 1e-3 * (i % 3)} for i in range(STEPS)]
     result = diagnosed(rows, tmp_path)
-    assert result.diagnosis is not None
     assert result.diagnosis.verdict == "inconclusive"
     assert "never below 0" in result.diagnosis.summary
     assert [one.relation_level for one in result.logs[0].relations] == ["error"]
@@ -458,8 +446,7 @@ def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path
     for row in rows[BEGINS:]:
         for key in ("rollout_corr/kl", "rollout_corr/log_ppl_diff"):
             row[key] = -row[key]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
@@ -469,8 +456,7 @@ def test_the_sign_of_a_k1_near_0_decides_nothing(tmp_path: Path, center: float) 
     rows = run_of(0.01, 0.2)
     for row, k1 in zip(rows[BEGINS:], center + noise(5, 0.0003), strict=False):
         row |= {"rollout_corr/kl": float(k1), "rollout_corr/log_ppl_diff": float(k1)}
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     (cause,) = diagnosis.causes
     assert (cause.verdict, cause.slug) == ("inconclusive", "forwards-differ")
 
@@ -491,8 +477,7 @@ def test_a_flatter_copy_lowers_no_probability_by_half(tmp_path: Path) -> None:
                 "rollout_corr/rollout_is_min": least,
                 "training/rollout_actor_probs_pearson_corr": 0.99,
             }
-        diagnosis = diagnosed(rows, tmp_path).diagnosis
-        assert diagnosis is not None
+        diagnosis = diagnosis_of(rows, tmp_path)
         assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
         assert diagnosis.causes[0].side == "recorder"
 
@@ -514,8 +499,7 @@ def test_zeros_among_log_probs_leave_no_ratio_above_1(tmp_path: Path) -> None:
                 "train/mis_rollout_log_ppl": 2.0 - k1,
             }
         )
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
 
 
@@ -527,8 +511,7 @@ def test_a_few_zeros_leave_no_valid_weights(tmp_path: Path, zeros: float) -> Non
         share = zeros * (1.0 + 0.05 * (i % 5))
         row["rollout_corr/kl"] += 12.0 * share
         row["rollout_corr/k3_kl"] += 11.0 * share
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == ("inconclusive" if zeros else "correctable")
     assert ("zero-placeholder" in diagnosis.causes[0].also_possible) is (zeros > 0.0)
 
@@ -545,8 +528,7 @@ def test_tokens_that_neither_distribution_sampled_are_not_aligned(tmp_path: Path
             "rollout_corr/log_ppl_abs_diff": k1,
             "training/rollout_actor_probs_pearson_corr": 0.02,
         }
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "shift-by-one")
     assert "neither distribution" in diagnosis.causes[0].message
 
@@ -566,8 +548,6 @@ def test_steps_before_a_window_are_near_its_steps() -> None:
     run = LoggedRun("log", Log(Path("log"), "jsonl", {}), {"k3": series(np.ones(30))})
     one = Window(run, np.arange(20, 30)).before
     several = Window(run, np.array([10, 13, 20])).before
-    assert one is not None
-    assert several is not None
     assert one.steps.tolist() == [15, 16, 17, 18, 19]
     assert several.steps.tolist() == [5, 6, 7, 8, 9, 11, 12, 15, 16, 17, 18, 19]
     assert Window(run, np.arange(3)).before is None
@@ -584,8 +564,7 @@ def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
             "rollout_corr/log_ppl_diff": -rare * np.log(20.0),
             "training/rollout_actor_probs_pearson_corr": 0.97,
         }
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
     assert "draft-recorded" in diagnosis.causes[0].also_possible
 
@@ -599,8 +578,7 @@ def test_a_mean_ratio_below_1_is_a_kept_set_or_a_division(
     for i, row in enumerate(rows):  # each token renormalised over q: log_ratio = ln q
         k1 = -np.log(ratio) + 0.001 * (i % 5)
         row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": ratio - 1.0 + k1}
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
     assert f"{ratio:.3f}" in diagnosis.causes[0].message
     divided = "log-probs-divided" in diagnosis.causes[0].also_possible
@@ -620,8 +598,7 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(
             "rollout_corr/log_ppl_abs_diff": 0.011,
             "training/rollout_actor_probs_pearson_corr": pearson,
         }
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
 
 
@@ -631,8 +608,7 @@ def test_shifted_and_exchanged_rows_are_alike_in_means_over_tokens(tmp_path: Pat
         {"train/mis_kl": 0.002 * (-1) ** i, "train/mis_k3_kl": 1.5 + 0.02 * (i % 4)}
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
     assert {"shift-by-one", "rows-swapped"} < set(diagnosis.causes[0].also_possible)
 
@@ -655,8 +631,7 @@ def test_impossible_numbers_are_broken(tmp_path: Path, key: str, value: float, s
     rows = run_of(0.01, 0.01)
     for row in rows:
         row[key] = value
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
     assert key in diagnosis.causes[0].message
 
@@ -667,8 +642,7 @@ NAN_OF_STEP = {"rollout_corr/k3_kl": float("nan")}
 def test_a_lone_nan_does_not_break_a_healthy_run(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     rows[20] |= NAN_OF_STEP
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].slug) == ("inconclusive", "nan-log-probs")
     assert "in 1 of 60 steps (step 21)" in found.summary
 
@@ -677,8 +651,7 @@ def test_a_few_nan_do_not_hide_the_other_steps(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.3)
     for step in (5, 40):
         rows[step] |= NAN_OF_STEP
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert [cause.slug for cause in found.causes] == ["nan-log-probs", "forwards-differ"]
     assert [cause.from_step for cause in found.causes] == [6, BEGINS + 1]
 
@@ -687,8 +660,7 @@ def test_nan_in_each_step_from_one_on_is_broken(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for row in rows[BEGINS:]:
         row |= NAN_OF_STEP
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].from_step) == ("broken", BEGINS + 1)
 
 
@@ -702,8 +674,7 @@ def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
         }
         for i, one in enumerate(late)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert [cause.slug for cause in found.causes] == ["forwards-differ"]
     assert found.causes[0].from_step == BEGINS + 1
 
@@ -714,11 +685,9 @@ def test_a_number_far_beyond_float32_is_read_as_infinite(tmp_path: Path, value: 
     rows = run_of(0.01, 0.01)
     for row in rows[BEGINS:]:
         row["rollout_corr/k3_kl"] = value
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     rows[-1]["rollout_corr/k3_kl"] = float("inf")
-    same = diagnosed(rows, tmp_path).diagnosis
-    assert same is not None
+    same = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].slug) == (same.verdict, same.causes[0].slug)
     assert found.verdict != "healthy"
 
@@ -732,8 +701,7 @@ def test_an_infinite_k3_beside_a_finite_k1_is_an_overflow(tmp_path: Path) -> Non
     rows = run_of(0.01, 0.01)
     for row in rows[BEGINS:]:
         row |= {"rollout_corr/kl": 95.0, "rollout_corr/k3_kl": float("inf")}
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert "nan-log-probs" not in [cause.slug for cause in found.causes]
     assert found.verdict != "healthy"
 
@@ -742,9 +710,7 @@ def test_two_runs_without_a_common_key_are_not_compared(tmp_path: Path) -> None:
     late = [0.9 if i >= BEGINS else 1e-4 for i in range(STEPS)]
     one = log_of([{"rollout_corr/kl": x} for x in late], tmp_path, "one.jsonl")
     other = log_of([{"train/gen_kl_error": 1e-4} for _ in late], tmp_path, "other.jsonl")
-    found = rcdiag.diagnose([one, other]).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_in([one, other])
     assert "has no key of the mismatch in common with" in found.over_steps.says
     assert "deviates" not in found.over_steps.says
 
@@ -767,17 +733,14 @@ def test_a_healthy_run_that_ends_before_the_fault_begins_is_said(
     healthy = tmp_path / "healthy.jsonl"
     rows = ({"step": step, **gaussian(0.01, 100 + step)} for step in healthy_steps)
     healthy.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = rcdiag.diagnose([failed, healthy]).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_in([failed, healthy])
     assert says in found.over_steps.says
     assert "No key" not in found.over_steps.says
 
 
 def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "columns-identical")
 
 
@@ -786,8 +749,7 @@ def test_a_mismatch_that_is_printed_as_0_0000_is_not_exactly_0(tmp_path: Path) -
     path = tmp_path / "trainer.log"
     line = "12:00:00 SUCCESS Step {} | 5.21s | Loss 0.0012 | Mismatch KL 0.0000 | LR 1.00e-06\n"
     path.write_text("".join(line.format(step) for step in range(STEPS)))
-    diagnosis = rcdiag.diagnose(path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_in(path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("healthy", "engine-noise")
 
 
@@ -803,8 +765,7 @@ def test_surprisals_of_another_base(tmp_path: Path, base: float, count: int, is_
             "rollout_corr/training_log_ppl": surprisal,
             "rollout_corr/rollout_log_ppl": surprisal / np.log(base),
         }
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.causes[0].slug == "log-base") == is_base
 
 
@@ -819,8 +780,7 @@ def test_an_entropy_that_departs_from_the_surprisal_is_another_temperature(
     for i, row in enumerate(rows):
         surprisal = row["rollout_corr/rollout_log_ppl"]
         row["actor/entropy"] = 1.3 * surprisal * (factor if i >= BEGINS else 1.0)
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.causes[0].slug == slug
 
 
@@ -829,17 +789,14 @@ def test_a_mismatch_that_follows_the_staleness_is_stale_weights(tmp_path: Path) 
     for i in range(STEPS):
         lag = i % 4
         rows.append({**gaussian(0.06 + 0.05 * lag, i), "staleness": float(lag)})
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "stale-weights")
 
 
 def test_a_growing_mismatch_is_weights_never_synced(tmp_path: Path) -> None:
     rows = [gaussian(0.03 + 0.006 * max(i - 20, 0), i) for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "weights-never-synced")
-    assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
@@ -859,8 +816,7 @@ def test_growth_that_updates_alone_do_not_explain(
         gaussian(0.02 * np.exp(0.06 * max(i - 5, 0)), i) | {key: float(values[i])}
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.causes[0].slug == "forwards-differ"
     if not key.endswith("lr"):
         assert "weights-never-synced" in found.causes[0].also_possible
@@ -883,8 +839,7 @@ def test_weights_that_are_never_synced_begin_at_rounding_and_grow_more_than_nois
         | {"actor/entropy": float(np.interp(i, [0, STEPS], entropy))}
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert [cause.slug for cause in diagnosis.causes] == [slug]
     if slug == "forwards-differ":
         cause = diagnosis.causes[0]
@@ -896,8 +851,7 @@ def test_weights_that_fall_behind_do_not_go_on_beyond_a_drift(tmp_path: Path) ->
     """A lone growth that a jump follows, with no number of who sampled."""
     sizes = [3e-4 * (1.0 + 60.0 * max(i - 10, 0) / 30) if i < 45 else 3.0 for i in range(STEPS)]
     rows = [{"gen_kl_error": size * float(np.exp(noise(3)[i]))} for i, size in enumerate(sizes)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert "weights-never-synced" not in {cause.slug for cause in diagnosis.causes}
 
 
@@ -918,8 +872,7 @@ def test_a_k3_that_is_too_large_for_any_sampler_is_broken(
         {"mismatch_kl/all/mean": (1e-4 if i < BEGINS else k3) * (1.0 + 0.1 * (i % 3))}
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == (verdict, "forwards-differ")
 
 
@@ -933,14 +886,12 @@ def test_a_ratio_of_more_than_the_tokens_of_a_step_is_of_no_sample(
     rows = [
         {"offpolicy/k3_kl": sizes[i], key: largest if i % 4 == 1 else 3.0} for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == verdict
     if verdict != "healthy":
         assert f"`{key}` is up to 4.8e+08" in diagnosis.summary
         assert "in 15 steps" in diagnosis.summary
-        alone = diagnosed([row | {key: 3.0} for row in rows[:-3]] + rows[-3:], tmp_path).diagnosis
-        assert alone is not None
+        alone = diagnosis_of([row | {key: 3.0} for row in rows[:-3]] + rows[-3:], tmp_path)
         assert alone.verdict == "healthy"
 
 
@@ -954,8 +905,7 @@ def test_shares_of_responses_that_skyrl_rejects_are_read(tmp_path: Path) -> None
         }
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "inconclusive"
     assert f"`{metrics}geo_sequence_mask_masked_ratio` is 0.6" in diagnosis.summary
 
@@ -963,20 +913,16 @@ def test_shares_of_responses_that_skyrl_rejects_are_read(tmp_path: Path) -> None
 def test_a_correlation_is_no_distance_in_the_sentence(tmp_path: Path) -> None:
     key = "training/rollout_actor_probs_pearson_corr"
     rows = [{key: (0.999 if i < BEGINS else 0.98) + 1e-4 * (i % 3)} for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert f"differ: `{key}` is 0.98" in diagnosis.summary
-    assert diagnosis.over_steps is not None
     assert f"`{key}` goes from 1 to 0.98" in diagnosis.over_steps.says
 
 
 def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> None:
     rows = [gaussian(0.005 + 0.0006 * max(i - 20, 0), i) for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "forwards-differ")
     assert "as small as rounding" in diagnosis.causes[0].message
-    assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
     assert diagnosis.next
 
@@ -1003,8 +949,7 @@ def test_a_jump_beyond_the_size_of_rounding_is_not_called_as_small(tmp_path: Pat
         }
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.verdict == "inconclusive"
     assert "train_rollout_logprob_abs_diff` jumps from 0.01 to 0.05" in found.summary
     assert "more than the rounding of two engines" in found.summary
@@ -1030,8 +975,7 @@ def test_the_largest_log_ratio_of_a_token_rules_out_placeholders_or_shows_number
         }
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.verdict == verdict
     placed = {"zero-placeholder", "shift-by-one", "rows-swapped"}
     assert (placed <= set(found.ruled_out)) == ruled_out
@@ -1057,9 +1001,7 @@ def test_a_gradient_that_is_nan_is_said_of_a_healthy_log(tmp_path: Path) -> None
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):
         row["actor/grad_norm"] = float("nan") if i >= 30 else 0.5
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert "`actor/grad_norm` is NaN or infinite in" in found.over_steps.says
     assert "first at step 31" in found.over_steps.says
 
@@ -1074,8 +1016,7 @@ def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
         }
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].slug) == ("inconclusive", "forwards-differ")
     assert found.causes[0].from_step == BEGINS + 1
     assert "`training/rollout_probs_diff_mean` jumps" in found.summary
@@ -1083,9 +1024,7 @@ def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
 
 def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
-    assert diagnosis.over_steps is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
 
@@ -1094,17 +1033,13 @@ def test_a_gradient_that_moves_before_the_mismatch_is_said(tmp_path: Path) -> No
     rows = [gaussian(0.2 if i >= BEGINS else 0.01, i) for i in range(STEPS)]
     for i, row in enumerate(rows):
         row["actor/grad_norm"] = float((4.0 if i >= 25 else 0.4) * np.exp(noise(i, 0.1, 1)[0]))
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     assert "Before the mismatch `actor/grad_norm` moves at step 26 (" in found.over_steps.says
 
 
 def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path) -> None:
     rows = [gaussian(0.2 if i % 10 == 9 else 0.01, i) for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
-    assert diagnosis.over_steps is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert diagnosis.causes[0].from_step == 10
     assert "`rollout_corr/k3_kl` is large only every 10 steps" in diagnosis.over_steps.says
@@ -1115,9 +1050,7 @@ def test_single_steps_with_a_mismatch_are_named_as_such(
     tmp_path: Path, bad: tuple[int, ...]
 ) -> None:
     rows = [gaussian(1.5 if i + 1 in bad else 0.01, i) for i in range(40)]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
+    found = diagnosis_of(rows, tmp_path)
     *others, last = map(str, bad)
     steps = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
     key = "`rollout_corr/(k3_kl|kl)`"  # both are the same number here
@@ -1129,8 +1062,6 @@ def test_a_mismatch_that_goes_back_and_comes_again(tmp_path: Path) -> None:
     """It is back at the first step at which it is, although it is large again later."""
     large = (*range(10, 15), *range(30, 36))
     found = diagnosed([gaussian(0.2 if i in large else 0.01, i) for i in range(STEPS)], tmp_path)
-    assert found.diagnosis is not None
-    assert found.diagnosis.over_steps is not None
     says = found.diagnosis.over_steps.says
     assert "is back at its former level at step 16, as after" in says
     assert "emptied cache; it leaves it again at step 31." in says
@@ -1145,9 +1076,7 @@ def test_a_mismatch_that_returns_after_a_restart(tmp_path: Path, resumed: bool) 
         lines = path.read_text().splitlines(keepends=True)
         again = [json.dumps({"step": step, **rows[30]}) + "\n" for step in (41, 42, 43)]
         path.write_text("".join([*lines[:40], *again, *lines[40:]]))
-    diagnosis = rcdiag.diagnose(path).diagnosis
-    assert diagnosis is not None
-    assert diagnosis.over_steps is not None
+    diagnosis = diagnosis_in(path)
     assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
     where = "after the restart at step 41" if resumed else "at step 41, as after a"
     assert f"is back at its former level {where}" in diagnosis.over_steps.says
@@ -1193,8 +1122,7 @@ def test_dumps_are_those_of_known_trainers() -> None:
 def test_the_next_step_is_a_dump_by_the_trainers_own_option(
     tmp_path: Path, key: str, command: str
 ) -> None:
-    diagnosis = diagnosed([{key: 0.5} for _ in range(STEPS)], tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of([{key: 0.5} for _ in range(STEPS)], tmp_path)
     assert [action.command for action in diagnosis.next if action.command] == [command]
 
 
@@ -1207,8 +1135,7 @@ def test_a_small_log_of_verl_is_not_one_of_slime(tmp_path: Path) -> None:
 
 def test_a_log_without_mismatch_keys_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"critic/score/mean": 0.5, "actor/ppo_kl": 1e-4} for _ in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "inconclusive"
     assert diagnosis.causes == []
     assert diagnosis.next
@@ -1247,7 +1174,6 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
         for row in run_of(0.01, 0.2)
     ]
     named = diagnosed(rows, tmp_path, keys={"k1": "my/k1", "k3": "my/k3"})
-    assert named.diagnosis is not None
     assert named.diagnosis.verdict == "correctable"
     assert named.logs[0].trainer_of_log is None
     with pytest.raises(RcdiagError, match="no key 'my/k4'"):
@@ -1295,10 +1221,8 @@ def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -
     healthy = log_of(run_of(0.01, 0.01), tmp_path, "healthy.jsonl")
     failed = log_of(run_of(0.01, 0.2), tmp_path, "failed.jsonl")
     result = rcdiag.diagnose([healthy, failed])
-    assert result.diagnosis is not None
     assert result.diagnosis.verdict == "correctable"
     assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
-    assert result.diagnosis.over_steps is not None
     assert f"deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
@@ -1307,7 +1231,6 @@ def test_two_runs_in_one_file_are_judged_each(tmp_path: Path) -> None:
     path = log_of(run_of(0.01, 0.3), tmp_path)
     path.write_text(path.read_text() + log_of(run_of(0.01, 0.01), tmp_path, "b").read_text())
     result = rcdiag.diagnose(path)
-    assert result.diagnosis is not None
     assert result.diagnosis.verdict == "correctable"
     assert [Path(one.file).name for one in result.logs] == [
         "log.jsonl (run 1 of 2)",
@@ -1503,13 +1426,10 @@ def test_keys_of_the_update_identify_bypass_mode(tmp_path: Path) -> None:
         for row in run_of(0.01, 0.2)
     ]
     result = diagnosed(rows, tmp_path)
-    assert result.logs[0].correction_of_log is not None
     assert "bypass mode (`actor/rollout_corr/" in result.logs[0].correction_of_log
     notes = {one.quantity: one.key_note for one in result.logs[0].quantities}
     assert "in bypass mode it is the mean over micro-batches" in notes["k3"]
     assert "mean over the micro-batches of a step" in notes["ppo_kl"]
-    assert result.diagnosis is not None
-    assert result.diagnosis.over_steps is not None
     assert "not with the sampler's" not in result.diagnosis.over_steps.says
 
 
@@ -1522,7 +1442,6 @@ def test_a_configuration_determines_the_correction_of_a_run(tmp_path: Path) -> N
     path = log_with(tmp_path, "rollout_corr/k3_kl", "actor/ppo_kl")
     (log,) = rcdiag.diagnose(path, trainer_config=config).logs
     assert log.trainer_of_log == "verl"
-    assert log.correction_of_log is not None
     assert "truncated at 3" in log.correction_of_log
     assert "bypass" in log.correction_of_log
 
@@ -1547,9 +1466,7 @@ def test_what_ppo_kl_compares_depends_on_the_mode(
     rows = [
         {"actor/ppo_kl": x * (1 + 0.1 * (i % 3))} for i, x in enumerate([1e-5] * 24 + [0.4] * 24)
     ]
-    diagnosis = diagnosed(rows, tmp_path, trainer_config=config).diagnosis
-    assert diagnosis is not None
-    assert diagnosis.over_steps is not None
+    diagnosis = diagnosis_of(rows, tmp_path, trainer_config=config)
     assert says in diagnosis.summary
     assert steps in diagnosis.over_steps.says
 
@@ -1626,7 +1543,6 @@ def test_errors_of_logits_are_never_less_than_the_mismatch_and_entropy_imply(
     number, _ = relation(
         "log.error-of-logits", window_of(Known(), k2=[mismatch], entropy=[entropy])
     )
-    assert number is not None
     assert number <= error * (1.0 + 1e-6)
 
 
@@ -1716,11 +1632,9 @@ def test_weights_that_suddenly_leave_1_are_not_rounding(
         for n in range(40)
         for late in (n >= 20,)
     ]
-    diagnosis = rcdiag.diagnose(log_of(rows, tmp_path)).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == ("healthy" if healthy else "inconclusive")
     assert (diagnosis.causes[0].slug == "engine-noise") == healthy
-    assert diagnosis.over_steps is not None
     assert "sampling_logp_difference/mean` goes from 0.005 to 0.013" in diagnosis.over_steps.says
 
 
@@ -1736,8 +1650,7 @@ def test_each_number_of_probabilities_counts_beside_a_small_k3(
     tmp_path: Path, key: str, value: float
 ) -> None:
     rows = [{**row, key: value} for row in run_of(0.01, 0.01)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     (cause,) = diagnosis.causes
     assert cause.slug == "forwards-differ"
     assert key in cause.message
@@ -1759,8 +1672,7 @@ def test_a_level_of_weights_that_costs_much_is_not_healthy(
     tmp_path: Path, key: str, value: float, sized: bool
 ) -> None:
     rows = [{**(row if sized else {}), key: value} for row in run_of(0.01, 0.01)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "inconclusive"
     assert key in diagnosis.summary
     assert ("small" in diagnosis.summary) == sized
@@ -1773,8 +1685,7 @@ def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
     """With k3 5e-5 the sum of 20,000 log-ratios has a variance of 2: raw weights an ESS of .14."""
     beside = {"rollout_corr/rollout_is_eff_sample_size": 0.4, "response_length/mean": length}
     rows = [{**row, **beside} for row in run_of(0.01, 0.01)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == verdict
 
 
@@ -1788,8 +1699,7 @@ def test_last_steps_beyond_rounding_by_far_are_not_healthy(
         {key: value for key, value in row.items() if alone is None or alone in key}
         for row in run_of(0.01, 0.5, begins)[:count]
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     (cause,) = diagnosis.causes
     assert cause.slug == "forwards-differ"
     assert cause.from_step == begins + 1
@@ -1805,16 +1715,14 @@ def test_last_steps_beyond_rounding_by_far_are_not_healthy(
 def test_a_k3_that_one_token_raises_in_one_step_is_healthy(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     rows[-1]["rollout_corr/k3_kl"] = 0.05
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "healthy"
 
 
 def test_small_log_ratios_are_said_only_if_they_are_logged(tmp_path: Path) -> None:
     values = {"rollout_corr/rollout_is_eff_sample_size": 0.84, "rollout_corr/rollout_is_mean": 0.8}
     rows = [dict.fromkeys(values, 1.0) if i < BEGINS else dict(values) for i in range(STEPS)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert "from 1 to 0.8: a few tokens" in diagnosis.summary
 
 
@@ -1829,8 +1737,7 @@ def test_a_mean_that_counts_rejected_tokens_as_0_is_healthy_if_few_are(
         }
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == verdict
     assert ("rs_mask_fraction_high" in diagnosis.summary) == (verdict == "inconclusive")
 
@@ -1852,8 +1759,7 @@ def test_means_over_the_responses_that_rejection_leaves_are_healthy_if_it_leaves
         }
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == verdict
     if verdict == "inconclusive":
         (cause,) = diagnosis.causes
@@ -1878,8 +1784,7 @@ def test_bounded_weights_with_a_mean_above_1_are_not_of_what_sampled(
         }
         for i in range(STEPS)
     ]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == verdict
     assert ("did not sample" in diagnosis.summary) == (verdict == "broken")
 
@@ -1895,8 +1800,7 @@ def test_a_k1_above_0_by_chance_does_not_tell_who_sampled(spread: float) -> None
 
 
 def test_evidence_says_what_a_mean_ratio_is_compared_with(tmp_path: Path) -> None:
-    diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(run_of(0.01, 0.2), tmp_path)
     (entry,) = [one for one in diagnosis.causes[0].evidence if "mean ratio" in one["reads"]]
     assert re.search(r"[\d.]+ standard errors (above|below) the 1 of the dist", entry["reads"])
     assert "z" not in entry
@@ -1919,8 +1823,7 @@ def test_exchanged_tokens_of_a_certain_policy_show_beside_its_entropy(
                 "entropy": float(trainer.mean()),
             }
         )
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == ("inconclusive" if shifted else "healthy")
     assert ("exchanged" in diagnosis.summary) == shifted
 
@@ -1943,8 +1846,7 @@ def test_each_number_beyond_rounding_by_far_forbids_healthy(
     rows = [{**row, key: 0.0} if "corr" not in key else row for row in run_of(0.01, 0.01)]
     for row in rows[begins:]:
         row[key] = value
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert diagnosis.verdict == "inconclusive"
     assert f"`{key}` {value:g}" in diagnosis.summary
     assert key in [one["name"] for one in diagnosis.causes[0].evidence]
@@ -1959,8 +1861,7 @@ def test_a_k3_that_alone_is_infinite_is_of_infinite_log_ratios(tmp_path: Path) -
         }
         for i in range(STEPS)
     ]
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert (found.verdict, found.causes[0].slug) == ("broken", "nan-log-probs")
     assert found.causes[0].from_step == BEGINS + 1
 
@@ -1980,8 +1881,7 @@ def test_infinite_numbers_in_several_steps_are_not_healthy(
     rows = [{**row, "rollout_corr/chi2_token": 1e-4} for row in run_of(0.01, 0.01)]
     for row in rows[BEGINS:]:
         row |= {"rollout_corr/chi2_token": chi2, key: float("inf")}
-    found = diagnosed(rows, tmp_path).diagnosis
-    assert found is not None
+    found = diagnosis_of(rows, tmp_path)
     assert found.verdict == ("broken" if slug == "nan-log-probs" else "inconclusive")
     assert found.causes[0].slug == slug
     assert found.causes[0].from_step == BEGINS + 1
@@ -2006,8 +1906,7 @@ def test_rows_of_equal_means_do_not_tell_a_shift_from_an_exchange(tmp_path: Path
             "rollout_corr/log_ppl_diff": 0.001,
             "rollout_corr/log_ppl_abs_diff": 0.003,
         }
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
 
 
@@ -2015,7 +1914,6 @@ def test_a_growth_beyond_stale_weights_is_not_theirs(tmp_path: Path) -> None:
     key = "train/token_mult_prob_error"
     size = [1.01 if i < BEGINS else 1.01 * 1.5 ** (i - BEGINS) for i in range(STEPS)]
     rows = [{key: value * (1.0 + 0.002 * (i % 3))} for i, value in enumerate(size)]
-    diagnosis = diagnosed(rows, tmp_path).diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnosis_of(rows, tmp_path)
     assert "weights-never-synced" not in {cause.slug for cause in diagnosis.causes}
     assert diagnosis.verdict != "correctable"
