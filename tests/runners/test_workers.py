@@ -30,6 +30,13 @@ from rcdiag.usecases.plans import plan_of
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
 from tests.runners.conftest import LIMIT, wait_for
+from tests.runners.tasks import (
+    fail_in_main,
+    kill_worker,
+    place_of,
+    threads_of_blas,
+    wait_in_worker,
+)
 from tests.statistics.comparisons import assert_near
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +96,7 @@ def compared(table: rcdiag.Table, runner: Any = None) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("command", "several"), [(scored, (1, 2, 3)), (compared, (2,)), (swept, (2,))]
+    ("command", "several"), [(scored, (1, 3)), (compared, (2,)), (swept, (2,))]
 )
 def test_any_number_of_workers_gives_the_same_numbers(table, small_parts, command, several):
     alone = in_order(document(command(table)))
@@ -194,34 +201,6 @@ def test_unreadable_rows_give_the_same_error_with_workers(tmp_path, small_parts)
             score(table, runner=runner)
         said.append((str(refused.value), refused.value.hint))
     assert said[0] == said[1]
-
-
-def kill_worker(main: int, number: int) -> int:
-    if os.getpid() != main and number >= 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def threads_of_blas(number: int) -> tuple[int, str | None]:
-    return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
-
-
-def wait_in_worker(main: int, number: int) -> int:
-    if os.getpid() != main:
-        time.sleep(60.0 * number)
-    return os.getpid()
-
-
-def place_of(main: int, number: int) -> tuple[int, bool]:
-    """Do a part, slowly in a worker; return its number, and whether the main process did it."""
-    time.sleep(0.0 if os.getpid() == main else 0.2)
-    return number, os.getpid() == main
-
-
-def fail_in_main(main: int, number: int) -> int:
-    if os.getpid() == main or number == 0:
-        raise RcdiagError(f"part {number}")
-    return number
 
 
 def test_a_worker_killed_by_the_system_is_an_error_with_a_hint():

@@ -20,6 +20,7 @@ correctly recorded log-probs gives such tables, but the statistics are still def
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -205,16 +206,21 @@ FAR_APART = {
 RARE = {"student, cut at 3 nats": Generator("student", 0.04, cut=3.0)}
 
 
-def coverage(distribution: Generator, groups: int, runs: int) -> dict[str, dict[str, float]]:
+def coverage(
+    distribution: Generator, groups: int, runs: int, names: Iterable[str] | None = None
+) -> dict[str, dict[str, float]]:
     """Return by metric the shares of intervals that cover the true value, miss it, lack an end.
+
+    `names` are the metrics to compute, all of known truth unless given.
 
     An end that is not given holds whatever is true. A number of which neither is given has the
     level unknown; `given` is the share of the others, and all that is said of intervals is of them.
     """
-    counts = {name: Counter[str]() for name in distribution.truth}
+    counts = {name: Counter[str]() for name in names or distribution.truth}
     for seed in range(runs):
         suite = Suite(SuiteState.of(distribution.pair(seed, groups)))
-        for name, truth in distribution.truth.items():
+        for name in counts:
+            truth = distribution.truth[name]
             value = judged_metric(METRICS[name], suite)
             low, high = value.low, value.high
             if low is None and high is None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
 
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 from tests.builders import make_state, metrics, values_of
+from tests.examples import dear
 from tests.statistics.oracle import by_definition
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
@@ -35,7 +36,7 @@ def assert_as_defined(batch: Batch, cluster: Sequence[int] | None = None) -> set
     return set(expected)
 
 
-@settings(max_examples=200)
+@dear(500)
 @given(batches())
 def test_metrics_equal_their_definitions(batch):
     compared = assert_as_defined(batch)

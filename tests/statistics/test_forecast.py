@@ -94,7 +94,7 @@ def test_closed_forms_depend_only_on_the_kl_of_sequences(kl_seq, ess, seq):
 def test_averages_over_lognormal_kl_equal_simulations(spread):
     distribution = TokenDistribution(1e-3, 1e-3, spread, -1.0)
     # k at midpoints of equal probabilities, with the closed forms at each.
-    normal = ndtri((np.arange(2000) + 0.5) / 2000)
+    normal = ndtri((np.arange(500) + 0.5) / 500)
     kl = 1e-3 * np.exp(spread * normal - 0.5 * spread**2)
     for length in (500.0, 16000.0):
         expected = np.exp(-2 * kl * length).mean()
@@ -148,16 +148,18 @@ def test_unequal_kl_is_fitted_and_predicts_eight_times_the_length():
         assert point.ess_seq == pytest.approx(np.exp(-2 * kl * 8192).mean(), abs=0.02)
 
 
-@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
-def test_data_of_the_model_pass_the_test(spread):
-    verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(10)]
-    # At a joint level of 5%, 3 of 10 fail by chance once in 90 times.
-    assert verdicts.count(True) >= 8
+@pytest.mark.parametrize(
+    ("spread", "tables"), [pytest.param(0.0, 10, marks=pytest.mark.slow), (0.8, 5)]
+)
+def test_data_of_the_model_pass_the_test(spread, tables):
+    verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(tables)]
+    # At a joint level of 5%, 3 of 10 fail by chance once in 90 times, 2 of 5 once in 44.
+    assert verdicts.count(True) >= 0.8 * tables
 
 
 def test_offsets_of_whole_sequences_fail_the_test():
-    verdicts = [forecast(*table(seed, 1200, 1e-4, offset=2e-3)) for seed in range(5)]
-    assert [item.holds for item in verdicts] == [False] * 5
+    verdicts = [forecast(*table(seed, 1200, 1e-4, offset=2e-3)) for seed in range(3)]
+    assert [item.holds for item in verdicts] == [False] * 3
     for result in verdicts:
         longest = result.held_out[-1]
         assert longest.seen_std.low > longest.expected_std

@@ -11,7 +11,6 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,18 +18,9 @@ import pytest
 import rcdiag
 from rcdiag import RcdiagError, Recorder
 from rcdiag.table.recorder import LEDGERS
+from tests.table.added_rows import add
 
 LIMIT = 300.0  # seconds: a generous limit for steps of about one second
-
-
-def add(recorder: Recorder, rows: int = 1, step: int = 0, **columns: Any) -> None:
-    recorder.add(
-        response_ids=[[step, 1]] * rows,
-        rollout_log_probs=[[-1.0, -2.0]] * rows,
-        old_log_probs=[[-1.5, -2.0]] * rows,
-        step=step,
-        **columns,
-    )
 
 
 def parts(folder: Path) -> list[str]:
@@ -49,7 +39,7 @@ def steps_of(source: Path) -> list[int]:
 
 def child(code: str, *arguments: object) -> subprocess.Popen:
     """Run Python code that can use `add`, with a recorder's folder as its first argument."""
-    head = "import os, sys, time\nfrom tests.table.test_recorder import *\n"
+    head = "import os, sys, time\nfrom tests.table.added_rows import Recorder, add\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)],
         stdout=subprocess.PIPE,
