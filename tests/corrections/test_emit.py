@@ -48,9 +48,8 @@ def as_file(text: str, trainer: str | None) -> TrainerConfig:
         return read_trainer_config(path, trainer)
 
 
-def plan_of_file(text: str, trainer: str | None) -> Plan:
-    result = as_file(text, trainer)
-    return plan_corrections(result.trainer, {"it": result.settings})
+def plan_of_file(read: TrainerConfig) -> Plan:
+    return plan_corrections(read.trainer, {"it": read.settings})
 
 
 def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
@@ -68,8 +67,10 @@ def assert_reads_back(
     """Check that the file gives the correction's numbers, with the trainer named and detected."""
     expected = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
     text = emit(correction, trainer).text
-    for name in (trainer, None):
-        assert numbers(plan_of_file(text, name), batch) == expected, (name, text)
+    detected = as_file(text, None)
+    assert numbers(plan_of_file(detected), batch) == expected, text
+    if detected.trainer.name != trainer:  # else naming it reads the same
+        assert numbers(plan_of_file(as_file(text, trainer)), batch) == expected, (trainer, text)
 
 
 @FIRST_TWO

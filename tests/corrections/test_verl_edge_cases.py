@@ -83,13 +83,11 @@ def test_chi2_is_clamped_and_k3_is_not(trainer):
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.9"])
-@pytest.mark.parametrize("tokens", range(2, 40))
-def test_the_std_of_equal_weights_in_float32_is_near_zero_and_not_nan(trainer, tokens):
+def test_the_std_of_equal_weights_in_float32_is_near_zero_and_not_nan(trainer):
     """E[x^2] - E[x]^2 may be negative by rounding."""
-    for ratio in (-0.6, -0.03, 0.15, 0.6):
-        config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
-        batch = padded([[float(np.float32(ratio))] * tokens])
-        result = result_of(trainer, config, batch, arithmetic="float32")
+    ratios = np.resize([-0.6, -0.03, 0.15, 0.6], 38).astype(np.float32)
+    for tokens, ratio in enumerate(ratios.tolist(), start=2):
+        result = result_of(trainer, TOKEN, padded([[ratio] * tokens]), arithmetic="float32")
         assert without_prefix(result.metrics)["rollout_is_std"] == pytest.approx(0.0, abs=1e-3)
 
 

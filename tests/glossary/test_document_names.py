@@ -10,16 +10,13 @@ import pytest
 from rcdiag.glossary import explain
 
 DOCUMENTS = tomllib.loads(Path(__file__).with_name("document_names.toml").read_text())
-NAMES = list(
-    dict.fromkeys(
-        name for kinds in DOCUMENTS.values() for names in kinds.values() for name in names
-    )
-)
+NAMES = {name for kinds in DOCUMENTS.values() for names in kinds.values() for name in names}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_documented_name_is_explained(name: str) -> None:
-    assert explain(name).what
+def test_every_documented_name_is_explained() -> None:
+    assert len(NAMES) > 200
+    for name in NAMES:
+        assert explain(name).what, name
 
 
 @pytest.mark.parametrize(
