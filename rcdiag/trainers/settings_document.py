@@ -11,6 +11,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-class Document(Struct, frozen=True):
+class Document(Struct, frozen=True, dict=True):
     """A configuration file as nested mappings."""
 
     tree: Mapping[str, Any]
@@ -149,19 +150,19 @@ class Document(Struct, frozen=True):
         there is none.
         """
         for name in names:
-            levels: list[Mapping[str, Any]] = [self.tree]
             parts = name.split(".")
-            while levels:
-                for mapping in levels:
-                    if (value := at_path(mapping, parts)) is not MISSING:
-                        return value
-                levels = [
-                    value
-                    for mapping in levels
-                    for value in mapping.values()
-                    if isinstance(value, Mapping)
-                ]
+            for mapping in self.by_depth:
+                if (value := at_path(mapping, parts)) is not MISSING:
+                    return value
         return MISSING
+
+    @cached_property
+    def by_depth(self) -> list[Mapping[str, Any]]:
+        """Return all mappings of the document, the shallowest first."""
+        found = [self.tree]
+        for mapping in found:  # which grows by what is below it
+            found += [value for value in mapping.values() if isinstance(value, Mapping)]
+        return found
 
     def has(self, *names: str) -> bool:
         """Tell whether any of several dotted names is in the document, at any depth."""

@@ -74,21 +74,28 @@ def hashed_files(paths: Sequence[Path]) -> str:
 def _of_run(device: str | None) -> dict[str, Any]:
     known = commit()
     libraries = LIBRARIES if device is None else (*LIBRARIES, *ENGINES)
-    if device is None:  # the processor with its cores: `AMD EPYC 9654, 2 cores`
-        lines = PROCESSORS.read_text().splitlines() if PROCESSORS.exists() else []
-        named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        name = next(named, "") or platform.processor() or platform.machine()
-        device = f"{name}, {os.cpu_count()} cores"
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *map(without_own_secrets, sys.argv[1:])]),
         "versions": {
             "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in libraries},
+            **{name: version(name) for name in libraries},
         },
         "host": socket.gethostname(),
-        "device": device,
+        "device": device or processor(),
         **({"commit": known} if known else {}),
     }
+
+
+version = cache(importlib.metadata.version)  # it parses a file of the package
+
+
+@cache
+def processor() -> str:
+    """Return the processor with its cores: `AMD EPYC 9654, 2 cores`."""
+    lines = PROCESSORS.read_text().splitlines() if PROCESSORS.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(named, "") or platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def _now() -> str:
