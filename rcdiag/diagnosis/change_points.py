@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array
 from rcdiag.diagnosis.thresholds import WITH_A_CHOICE
@@ -113,7 +114,7 @@ def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -
     # Values that are infinite or near 1e200 have no finite sum of squares: their gain is set to 0.
     with np.errstate(all="ignore"):
         jumps = np.nan_to_num(jump_gains(part, of_part))
-        bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
+        bends = np.nan_to_num(bend_gains(part, of_part, fewest))
         at = int(np.argmax(jumps))
         # A bend must fit better than two jumps together, not only better than the larger one.
         sides = (slice(None, at), slice(at, None))
@@ -155,15 +156,22 @@ def jump_gains(y: Array, weight: Array) -> Array:
     return gain
 
 
-def _bend_gains(y: Array, weight: Array, fewest: int) -> Array:
-    """Return how much a bend at each index reduces the weighted sum of squares about the mean."""
+def bend_gains(y: Array, weight: Array, fewest: int) -> Array:
+    """Return how much a bend at each index reduces the weighted sum of squares about the mean.
+
+    The ramp that begins at an index is the same curve for each, moved, so that sums over it are
+    correlations: those at all indices take as much time as a few in a loop.
+    """
     gain = np.zeros(len(y))
+    count = max(len(y) - 2 * fewest, 0)
     centred = weight * (y - np.average(y, weights=weight))
-    place = np.arange(len(y), dtype=np.float64)
-    for at in range(0, len(y) - 2 * fewest):
-        since = np.maximum(place - at, 0.0)
-        grown = [np.log1p((since / pace) ** power) for pace, power in GROWTHS]
-        for ramp in (since, *grown):
-            ramp -= np.average(ramp, weights=weight)
-            gain[at] = max(gain[at], (ramp @ centred) ** 2 / (weight @ ramp**2))
+    since = np.arange(len(y), dtype=np.float64)
+    grown = [np.log1p((since / pace) ** power) for pace, power in GROWTHS]
+
+    def sums(values: Array, ramp: Array) -> NDArray[np.floating]:
+        return np.correlate(values, ramp, "full")[len(y) - 1 :][:count]
+
+    for ramp in (since, *grown):
+        about_mean = sums(weight, ramp**2) - sums(weight, ramp) ** 2 / weight.sum()
+        gain[:count] = np.fmax(gain[:count], sums(centred, ramp) ** 2 / about_mean)
     return gain

@@ -190,14 +190,13 @@ def _generations(log: Log, family: str) -> list[Trainer]:
     A key counts with or without prefixes that loggers add.
     """
 
-    def logs(names: KeyNames, key: str) -> bool:
-        ours = names.ours(key)
-        return ours is not None and (key == ours or key.endswith(f"/{ours}"))
+    def count_of(trainer: Trainer) -> int:
+        names = KeyNames.of(trainer)
+        found = ((key, names.ours(key)) for key in log.keys)
+        return sum(ours is not None and f"/{key}".endswith(f"/{ours}") for key, ours in found)
 
     counts = {
-        trainer.name: sum(logs(KeyNames.of(trainer), key) for key in log.keys)
-        for trainer in TRAINERS.values()
-        if trainer.family == family
+        trainer.name: count_of(trainer) for trainer in TRAINERS.values() if trainer.family == family
     }
     most = max(counts.values())
     return [TRAINERS[name] for name, count in counts.items() if count == most]

@@ -36,7 +36,8 @@ class KeyNames(Struct, frozen=True):
             # A tag of ROLL's keys, `actor/clipfrac@sum`, is cut off by its tracker.
             spellings |= {name.partition("@")[0]: own for name in one.names.values()}
         for own, one in words.items():
-            spellings = {**dict.fromkeys(one.also_called, own), **spellings}
+            for name in one.also_called:
+                spellings.setdefault(name, own)
         return cls(trainer, words, spellings)
 
     def ours(self, key: str) -> str | None:
