@@ -207,6 +207,7 @@ def made(
     Facts are those of rows: `step`, `engine`, `temperature`, `top_p`, ...
     """
     rng = np.random.default_rng([seed, 2])
+    recorded = recorded or sampled
     trained = trained or noisy(noise, sampled)
     logits = sharpness * chain(seed)
     context = rng.integers(2, VOCABULARY, rows)
@@ -227,10 +228,8 @@ def made(
             here = here + 0.5 * rng.standard_normal((rows, VOCABULARY))
         # Gumbel noise; `rng.gumbel` draws the same numbers in five times the time.
         gumbel = -np.log(-np.log(1.0 - rng.random(here.shape)))
-        own = sampled(here, state)
-        token = (gumbel + own).argmax(axis=1)
-        one = own if recorded is None else recorded(here, state)
-        laws = {"rollout": one, "old": trained(here, state)}
+        token = (gumbel + sampled(here, state)).argmax(axis=1)
+        laws = {"rollout": recorded(here, state), "old": trained(here, state)}
         ids.append(token)
         for name, law in laws.items():
             log_probs[name].append(law[every, token])
