@@ -1,4 +1,4 @@
-"""What worker processes are given to do; a module that they import in no time."""
+"""Functions for worker processes, which import nothing else of the tests."""
 
 from __future__ import annotations
 

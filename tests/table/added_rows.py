@@ -1,4 +1,4 @@
-"""Rows of two tokens for a recorder; a module that the processes of its tests import in no time."""
+"""Rows of two tokens for a recorder, in a module that child processes import without pytest."""
 
 from __future__ import annotations
 
