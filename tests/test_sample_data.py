@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.notation import parse_policy
+from rcdiag.results import ScoreResult
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Trajectories
@@ -28,6 +30,11 @@ def flat(table: str, column: str) -> np.ndarray:
 
 def lengths(table: str, column: str = "response_ids") -> np.ndarray:
     return np.array([len(row) for row in pq.read_table(DATA / f"{table}.parquet")[column]])
+
+
+@cache
+def result_of(table: str) -> ScoreResult:
+    return score(open_table(DATA / f"{table}.parquet"))
 
 
 def test_the_rollouts_are_large_and_their_lengths_spread():
@@ -53,7 +60,7 @@ def test_the_sample_data_are_small():
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_is_scored_from_recorded_log_probs(table):
-    result = score(open_table(DATA / f"{table}.parquet"))
+    result = result_of(table)
     assert result.num_sequences >= 256
     values = [value.value for value in result.mismatch.values()]
     assert all(value is not None and np.isfinite(value) for value in values)
@@ -70,10 +77,7 @@ def test_the_calculator_is_masked_in_the_middle_of_responses():
 
 
 def test_stale_rollouts_are_farther_away_than_fresh_ones():
-    fresh, stale = (
-        score(open_table(DATA / f"{table}.parquet")).mismatch["k3_kl"]
-        for table in ("rollouts", "stale")
-    )
+    fresh, stale = (result_of(table).mismatch["k3_kl"] for table in ("rollouts", "stale"))
     assert stale.low is not None
     assert fresh.high is not None
     assert stale.low > 10 * fresh.high
@@ -81,7 +85,7 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
 
 def test_the_samplers_own_log_probs_are_those_that_sampled():
     """With the exact sampler, E[ratio] = 1 and kappa = 1."""
-    result = score(open_table(DATA / "rollouts.parquet")).mismatch
+    result = result_of("rollouts").mismatch
     assert result["ratio_mean_z"].level == "ok"
     for name in ("ratio_mean", "ratio_mean_seq", "kappa"):
         assert result[name].low <= 1.0 <= result[name].high, name
@@ -89,13 +93,13 @@ def test_the_samplers_own_log_probs_are_those_that_sampled():
 
 def test_log_probs_recorded_before_the_temperature_did_not_sample():
     """Sampled at 0.7 and scored at 0.7 by the trainer: tokens come from the target, kappa < 0."""
-    table = DATA / "temperature.parquet"
-    result = score(open_table(table))
+    result = result_of("temperature")
     assert result.mismatch["ratio_mean_z"].level == "error"
     assert result.mismatch["ratio_mean"].low > 1.0
     assert result.mismatch["kappa"].high < 0.0
     assert result.findings[0].slug == "behavior-is-not-the-sampler"
-    reverse = score(open_table(table), behavior="old", target="rollout").mismatch
+    table = open_table(DATA / "temperature.parquet")
+    reverse = score(table, behavior="old", target="rollout").mismatch
     assert reverse["ratio_mean"].low < 1.0 < reverse["ratio_mean"].high
     assert reverse["ratio_mean_z"].level == "unknown"  # the file says that `rollout` sampled
 
@@ -120,7 +124,7 @@ def test_kept_sets_are_named_and_a_replay_over_them_repairs_the_ratio():
     alone = first.token_lists["rollout_kept_ids"].lengths == 1
     assert (rollout[alone] == 0.0).all()
     assert (kept[alone] == 0.0).all()
-    (cause,) = score(open_table(DATA / "top_p.parquet")).diagnosis.causes
+    (cause,) = result_of("top_p").diagnosis.causes
     assert (cause.slug, cause.verdict) == ("top-p-renormalised", "broken")
 
 
@@ -172,10 +176,11 @@ def test_advantages_are_those_of_their_groups():
 
 @pytest.fixture(scope="module")
 def last_step(tmp_path_factory) -> Path:
-    """Rows of the last step, rescored with the policy of that step."""
+    """Short rows of the last step, rescored with the policy of that step."""
     folder = tmp_path_factory.mktemp("last")
     table = pq.read_table(DATA / "rollouts.parquet")
-    last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
+    short = np.array([len(row) < 96 for row in table["response_ids"]])  # one forward per token
+    last = table.filter(short & (np.array(table["step"]) == max(table["step"].to_pylist())))
     pq.write_table(last.slice(0, 40), folder / "last.parquet")
     policies = {"hf_fp32": "hf:float32", "vllm_decode": "vllm:bfloat16,path=decode"}
     return with_policies(folder / "last.parquet", folder / "scored.parquet", policies)
@@ -247,7 +252,7 @@ def test_routing_metrics_of_the_mixture_match_its_columns():
             log_ratio = row["old_log_probs"][place] - row["rollout_log_probs"][place]
             squares[any(differ)].append(log_ratio**2)
     tokens = len(squares[False]) + len(squares[True])
-    routing = score(open_table(DATA / "moe.parquet")).routing
+    routing = result_of("moe").routing
     changes = routing.rerouting
     assert (changes.routed_tokens, changes.experts_chosen) == (tokens, 2)
     assert changes.rerouted.value == pytest.approx(len(squares[True]) / tokens)

@@ -5,13 +5,13 @@ In a notebook each is a small table. `result.frame()` and `result.to_json()` hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from html import escape
 from itertools import islice
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import astuple, force_setattr
 
 # Characters at most of a text, of a value within a line, and of what is printed by itself.
 TEXT, LINE, WHOLE = 70, 100, 600
@@ -24,10 +24,9 @@ class Short(Struct, frozen=True):
     """A struct whose lists and dictionaries print short, those within them too."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if (listed := _listed(value)) is not value:
-                force_setattr(self, name, listed)
+        for name, value in zip(self.__struct_fields__, astuple(self), strict=True):
+            if (type(value) is dict or type(value) is list) and value:
+                force_setattr(self, name, _listed(value))
 
 
 class Part(Short, frozen=True, forbid_unknown_fields=True):
@@ -84,10 +83,10 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _is_brief(values: Iterable[Any]) -> bool:
-    return all(
-        place < FEW and isinstance(value, PLAIN) and len(str(value)) <= TEXT
-        for place, value in enumerate(values)
+def _is_brief(values: Collection[Any]) -> bool:
+    return len(values) <= FEW and all(
+        len(value) <= TEXT if isinstance(value, str) else isinstance(value, PLAIN)
+        for value in values
     )
 
 

@@ -101,19 +101,19 @@ def _read(
         whole[row] = slice(int(starts[at]), int(starts[at] + pair.lengths[at]))
         shown[row] = shown_tokens(pair.log_ratio[whole[row]], most[row])
     every = [whole[row].start + shown[row] for row in place]
-    effects = _effects(pair, plan, np.concatenate([*every, np.zeros(0, np.int64)]))
-    ends = np.cumsum([len(some) for some in every])
+    ends = np.cumsum([len(some) for some in every]).tolist()
+    own = [slice(end - len(some), end) for end, some in zip(ends, every, strict=True)]
+    weights = _weights(pair, plan, np.concatenate([*every, np.zeros(0, np.int64)]), own)
     read = {}
     for index, row in enumerate(rows.row.tolist()):
         if row not in place:
             continue
         kept = every[place[row]]
-        own = slice(int(ends[place[row]]) - len(kept), int(ends[place[row]]))
         ratio, positions = pair.log_ratio[kept], pair.tokens.position[kept]
         context = SequenceContext(
             **_around(rows, index, pair.tokens.position[whole[row]], shown[row]),
             **_plain(batch, index),
-            token_weights={name: _weights(effect, own, ratio) for name, effect in effects.items()},
+            token_weights={name: some[place[row]] for name, some in weights.items()},
             alternatives=[
                 alternative
                 for policy in (behavior, target)
@@ -158,37 +158,58 @@ def _plain(batch: RowBatch, index: int) -> dict[str, Any]:
     }
 
 
-def _effects(
-    pair: PolicyPair, plan: Plan | None, shown: NDArray[np.int64]
-) -> Mapping[str, TokenEffects]:
-    """Apply every correction of a plan that does not need the whole batch.
+def _weights(
+    pair: PolicyPair, plan: Plan | None, shown: NDArray[np.int64], rows: Sequence[slice]
+) -> dict[str, list[TokenWeights]]:
+    """Return the weights that each correction gives, row by row, by the correction's name.
 
-    Returns the effects on the tokens `shown` (indices in `pair`), by the correction's name.
+    A correction that needs the whole batch is left out.
+
+    Args:
+        pair: the policies.
+        plan: the corrections.
+        shown: the tokens, as indices in `pair`.
+        rows: the place of each row's tokens in `shown`.
     """
     if plan is None or not len(pair.lengths):
         return {}
     corrections = {name: one for name, one in plan.corrections.items() if not one.needs_whole_batch}
-    rows, tokens = rows_of(pair, dtype=plan.dtype), Tokens.of(pair, plan.dtype)
+    sequences, tokens = rows_of(pair, dtype=plan.dtype), Tokens.of(pair, plan.dtype)
     with np.errstate(all="ignore"):
+        ratio = np.exp(pair.log_ratio[shown])
         return {
-            name: token_effects(one, tokens, rows).at(shown) for name, one in corrections.items()
+            name: _compact(token_effects(one, tokens, sequences).at(shown), ratio, rows)
+            for name, one in corrections.items()
         }
 
 
-def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
-    """Write the weights of a sequence compactly: one for all tokens, or those unlike the ratio."""
-    flags = np.concatenate([[0], ~effect.kept[kept], [0]]).astype(np.int8)
-    edges = np.flatnonzero(np.diff(flags)).reshape(-1, 2)  # first rejected, first kept after it
-    rejected = [[int(first), int(end) - 1] for first, end in edges]
+def _compact(
+    effect: TokenEffects, ratio: NDArray[np.float64], rows: Sequence[slice]
+) -> list[TokenWeights]:
+    """Write the weights of each row as one for all of its tokens, or as those unlike the ratio."""
+    rejected = [_runs(~effect.kept[own]) for own in rows]
     if effect.weights is None:
-        return TokenWeights(weight=1.0, rejected=rejected)
-    weights = effect.weights[kept]
+        return [TokenWeights(weight=1.0, rejected=some) for some in rejected]
+    unlike = ~np.isclose(effect.weights, ratio, rtol=1e-5, atol=0.0)
+    return [
+        TokenWeights(**_of_row(effect.weights[own], unlike[own]), rejected=some)
+        for own, some in zip(rows, rejected, strict=True)
+    ]
+
+
+def _runs(rejected: NDArray[np.bool_]) -> list[list[int]]:
+    """Return the first and the last token of each run of rejected tokens."""
+    if not rejected.any():
+        return []
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], rejected, [False]]))).reshape(-1, 2)
+    return [[first, after - 1] for first, after in edges.tolist()]
+
+
+def _of_row(weights: NDArray[np.floating], unlike: NDArray[np.bool_]) -> dict[str, Any]:
     if len(weights) and np.isfinite(weights[0]) and (weights == weights[0]).all():
-        return TokenWeights(weight=_short(weights[0]), rejected=rejected)
-    with np.errstate(over="ignore"):
-        others = np.flatnonzero(~np.isclose(weights, np.exp(log_ratio), rtol=1e-5, atol=0.0))
-    changed = [[int(place), _short(weights[place])] for place in others]
-    return TokenWeights(weight=None, changed=changed, rejected=rejected)
+        return {"weight": _short(weights[0])}
+    places = np.flatnonzero(unlike).tolist()
+    return {"weight": None, "changed": [[place, _short(weights[place])] for place in places]}
 
 
 def _short(value: float) -> float:
