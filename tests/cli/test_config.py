@@ -20,7 +20,7 @@ def test_options_are_taken_from_the_file(rcdiag, doubtful, tmp_path):
 
 
 def test_config_may_follow_the_command(rcdiag, doubtful, tmp_path):
-    (tmp_path / "rcdiag.toml").write_text("[score]\nseed = 5\n[sweep]\nseed = 7\n")
+    (tmp_path / "rcdiag.toml").write_text("[score]\nseed = 5\n[sweep]\nseed = 7\nthresholds = 4\n")
     for command, seed in {"score": 5, "sweep": 7}.items():
         ran = rcdiag(command, doubtful, "--json", "--config", tmp_path / "rcdiag.toml")
         assert ran.document["provenance"]["seed"] == seed

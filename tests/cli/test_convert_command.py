@@ -10,6 +10,7 @@ import pytest
 from rcdiag.table.readers import READERS
 from tests.builders import write_table
 from tests.cli.conftest import dump_with_shift
+from tests.cli.sweep_tables import FEW
 from tests.table.toy_reader import TOY, write_toy
 from tests.usecases.test_two_dumps import SAMPLER, TRAINER, part, run_rows, write
 
@@ -93,12 +94,14 @@ def test_wrong_options_end_with_2(rcdiag, dump, tmp_path, arguments, output, way
     assert not out.exists()
 
 
-COMMANDS = ("score", "diagnose", "compare", "sweep", "replay")
+# The commands that take dumps, with options that make them fast.
+COMMANDS = {"score": (), "diagnose": (), "compare": (), "sweep": FEW, "replay": ()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_formats_and_given_values(rcdiag, dump, command):
-    ran = rcdiag(command, dump, "--from", "toyjsonl", "--given", "temperature=0.7", "--json")
+    options = ("--from", "toyjsonl", "--given", "temperature=0.7", *COMMANDS[command])
+    ran = rcdiag(command, dump, *options, "--json")
     assert ran.code == 0, ran.err
     ran = rcdiag(command, dump, "--given", "reward=1")
     ran.refuses("this cannot be given for all rows")
@@ -107,7 +110,7 @@ def test_every_command_takes_formats_and_given_values(rcdiag, dump, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_given_values_for_parquet(rcdiag, tmp_path, command):
     path = dump_with_shift(tmp_path / "a.parquet", 0.1, advantage=[1.0, 0.0, -1.0])
-    ran = rcdiag(command, path, "--given", "temperature=0.7", "--json")
+    ran = rcdiag(command, path, "--given", "temperature=0.7", *COMMANDS[command], "--json")
     assert ran.code == 0, ran.err
     path = dump_with_shift(tmp_path / "b.parquet", 0.1, temperature=[1.0, 0.5, 1.0])
     ran = rcdiag(command, path, "--given", "temperature=1")
@@ -119,7 +122,7 @@ def test_commands_take_two_dumps_of_one_run(rcdiag, tmp_path, command):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows, SAMPLER))
     other = write(tmp_path / "b.parquet", part(rows, TRAINER))
-    ran = rcdiag(command, one, other, "--json")
+    ran = rcdiag(command, one, other, *COMMANDS[command], "--json")
     assert ran.code == 0, ran.err
     assert ran.document["provenance"]["dump"] == [str(one), str(other)]
     assert "24 of 24 rows of" in ran.err

@@ -44,7 +44,7 @@ def test_commands_on_a_table_load_no_heavy_module_without_need(doubtful, tmp_pat
         ("score", doubtful, "-q", "--result", result),
         ("compare", doubtful, "-q"),
         ("diagnose", doubtful, "-q"),
-        ("sweep", doubtful, "-q"),
+        ("sweep", doubtful, "-q", "--thresholds", "4"),
         # Without a model, which would need torch.
         ("replay", "sample_data/stale.parquet", "-q"),
     ]

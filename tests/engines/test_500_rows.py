@@ -24,9 +24,9 @@ import pytest
 
 from rcdiag.engines.command.supervisor import descendants
 from tests.engines.test_other_versions import environment_with
-from tests.engines.test_served_vllm import CHECKPOINT, VllmServer, column, server, table
+from tests.engines.test_served_vllm import CHECKPOINT, VllmServer, column, server, write_rows
 
-__all__ = ["server", "table"]
+__all__ = ["server"]
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.weekly,
@@ -65,6 +65,11 @@ while True:
     while os.path.exists(target):
         time.sleep(0.1)
 """
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("table") / "table.parquet", 500)
 
 
 def start(table: Path, out: Path, policies: dict[str, str], last: str) -> subprocess.Popen[str]:

@@ -21,6 +21,7 @@ import pytest
 import rcdiag
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.server.engine import ServerEngine
+from rcdiag.results import ScoreResult
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks
 
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 CHECKPOINT = SAMPLE / "policy" / "step_8"
-ROWS, CONTEXT = 500, 256
+ROWS, CONTEXT = 150, 256
 
 
 class VllmServer:
@@ -90,41 +91,49 @@ def server(tmp_path_factory) -> Iterator[VllmServer]:
         server.kill()
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    """The first rows of the sample that fit, with the required columns only."""
+def write_rows(path: Path, count: int) -> Path:
+    """Write the first rows of the sample that fit, with the required columns only."""
     rows = pq.read_table(
         SAMPLE / "rollouts.parquet", columns=["prompt_ids", "response_ids", "rollout_log_probs"]
     ).to_pylist()
     short = [row for row in rows if len(row["prompt_ids"]) + len(row["response_ids"]) < CONTEXT]
-    path = tmp_path_factory.mktemp("table") / "table.parquet"
     schema = pq.read_schema(SAMPLE / "rollouts.parquet")
     fields = [schema.field(name) for name in short[0]]
-    pq.write_table(pa.Table.from_pylist(short[:ROWS], pa.schema(fields)), path)
-    assert pq.read_metadata(path).num_rows == ROWS
+    pq.write_table(pa.Table.from_pylist(short[:count], pa.schema(fields)), path)
+    assert pq.read_metadata(path).num_rows == count
     return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("table") / "table.parquet", ROWS)
 
 
 def column(path: Path, name: str) -> np.ndarray:
     return pq.read_table(path)[name].combine_chunks().flatten().to_numpy()
 
 
-def test_served_and_in_this_process_vllm_score_alike(server, table, tmp_path):
-    out = tmp_path / "scored.parquet"
+@pytest.fixture(scope="module")
+def scored(server, table, tmp_path_factory) -> tuple[ScoreResult, Path]:
+    """The table scored by the server and by vLLM in its own process."""
+    out = tmp_path_factory.mktemp("scored") / "scored.parquet"
     policies = {"served": f"server:float32,url={server.address}", "here": "vllm:float32"}
     result = rcdiag.score(
         table, model=CHECKPOINT, policies=policies, behavior="served", target="here", output=out
     )
-    served, here = (column(out, f"{name}_log_probs") for name in policies)
+    return result, out
+
+
+def test_served_and_in_this_process_vllm_score_alike(scored):
+    result, out = scored
+    served, here = (column(out, f"{name}_log_probs") for name in ("served", "here"))
     np.testing.assert_allclose(served, here, atol=1e-5)
     assert result.mismatch["k2_kl"].value < 1e-10  # whoever sampled
 
 
-def test_a_run_survives_a_restart_of_the_server(server, table):
-    dump = open_table(table)
-    rows = decode(next(read_chunks(dump, [(0, ROWS)])))
+def test_a_run_survives_a_restart_of_the_server(server, table, scored):
+    rows = decode(next(read_chunks(open_table(table), [(0, ROWS)])))
     spec = parse_policy(f"x=server,url={server.address},concurrency=8")
-    undisturbed = ServerEngine(spec).score(rows, lambda tokens: None).log_probs
 
     def restart() -> None:
         server.kill()
@@ -141,4 +150,4 @@ def test_a_run_survives_a_restart_of_the_server(server, table):
     again = ServerEngine(spec).score(rows, progress).log_probs
     killer.join()
     assert done == ROWS
-    np.testing.assert_allclose(again, undisturbed, atol=1e-5)
+    np.testing.assert_allclose(again, column(scored[1], "served_log_probs"), atol=1e-5)

@@ -63,7 +63,10 @@ def test_smaller_log_probs_are_used(tmp_path, value, where):
     assert result.mismatch["ess_token"].value == pytest.approx(ess(behavior, target), rel=1e-9)
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "replay", "diagnose"])
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("sweep", {"thresholds": 4}), ("compare", {}), ("replay", {}), ("diagnose", {})],
+)
 @pytest.mark.parametrize(
     ("value", "where"),
     [
@@ -71,8 +74,8 @@ def test_smaller_log_probs_are_used(tmp_path, value, where):
         *((-1e38, "target"), (-1e154, "both"), (-1e300, "behavior"), (-1e308, "both")),
     ],
 )
-def test_no_command_ends_in_a_traceback_or_a_warning(tmp_path, command, value, where):
+def test_no_command_ends_in_a_traceback_or_a_warning(tmp_path, command, options, value, where):
     path, *_ = table_of(tmp_path / "a.parquet", value, where)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        getattr(rcdiag, command)(path)
+        getattr(rcdiag, command)(path, **options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import rcdiag as api
 from rcdiag.diagnosis.case import Case
 from rcdiag.formats import with_interval
 from rcdiag.results import MetricValue
-from tests.cli.conftest import rcdiag  # noqa: F401
+from tests.cli.conftest import Ran, Rcdiag, rcdiag, run_once
 from tests.diagnosis.tables import write
 from tests.usecases.diagnosed_tables import ROWS, TABLES, small, stored, with_nan, written
 
+__all__ = ["rcdiag", "run_once"]  # fixtures
 COMMANDS = ("score", "compare", "sweep", "replay")
 # slow: the page of a sweep takes seconds.
 WITH_PAGES = ("score", "compare", pytest.param("sweep", marks=pytest.mark.slow), "replay")
@@ -48,8 +50,17 @@ class Tables:
         return self.paths[name]
 
 
-def document(ran: Any) -> dict[str, Any]:
-    return json.loads(ran.out)
+@pytest.fixture(scope="module")
+def ran(paths: Tables, run_once: Rcdiag) -> Callable[..., Ran]:
+    """Return what a command printed about a table; each is run once."""
+
+    @cache
+    def run(command: str, name: str, *options: str) -> Ran:
+        done = run_once(*quick(command), paths[name], *options)
+        assert done.code == 0, done.err
+        return done
+
+    return run
 
 
 def told(diagnosis: dict[str, Any]) -> str:
@@ -77,13 +88,12 @@ def test_there_are_forty_tables():
 
 
 @pytest.mark.parametrize("name", _often(TABLES, *QUICK))
-def test_every_command_gives_the_same_diagnosis(name, paths, rcdiag):  # noqa: F811
+def test_every_command_gives_the_same_diagnosis(name, ran):
     expected, results = TABLES[name], {}
     for command in COMMANDS:
-        ran = rcdiag(*quick(command), paths[name], "--json")
-        assert ran.code == 0, ran.err
-        assert "Warning" not in ran.err
-        results[command] = document(ran)
+        done = ran(command, name, "--json")
+        assert "Warning" not in done.err
+        results[command] = done.document
     blocks = {command: result["diagnosis"] for command, result in results.items()}
     assert blocks["score"]["verdict"] == expected.verdict
     causes = blocks["score"]["causes"]
@@ -144,12 +154,17 @@ def count_of(finding: dict[str, Any]) -> str:
     return finding["message"].split()[0]
 
 
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that has the size of the table on one line with its name."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 @pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "healthy"))
-def test_every_screen_begins_with_the_same_lines(name, paths, rcdiag, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("COLUMNS", "200")  # where the size of the table is on a line with its name
+def test_every_screen_begins_with_the_same_lines(name, paths, ran, wide):
     tops = []
     for command in COMMANDS:
-        top = rcdiag(*quick(command), paths[name]).out.split("\nnumbers ")[0]
+        top = ran(command, name).out.split("\nnumbers ")[0]
         # A replay is of one step, `diagnose` may read a part, and others may leave out rows.
         lines = re.sub(rf"{re.escape(paths[name].name)}, [^\n]*", "", top).splitlines()
         tops.append([" ".join(line.split()) for line in lines if line.strip()])
@@ -163,44 +178,32 @@ def test_every_screen_begins_with_the_same_lines(name, paths, rcdiag, monkeypatc
 
 @pytest.mark.parametrize("command", ["score", "replay"])
 @pytest.mark.parametrize(("name", "against"), [("temperature", True), ("healthy", False)])
-def test_the_screen_says_if_no_preset_helps(command, name, against, paths, rcdiag):  # noqa: F811
-    screen = " ".join(rcdiag(command, paths[name]).out.split())
+def test_the_screen_says_if_no_preset_helps(command, name, against, ran, wide):
+    screen = " ".join(ran(command, name).out.split())
     assert ("No preset repairs this" in screen) == against
-
-
-@pytest.mark.parametrize("name", ["healthy", "temperature", "all NaN"])
-def test_the_api_gives_the_same_diagnosis(name, paths, rcdiag):  # noqa: F811
-    block = document(rcdiag("score", paths[name], "--json"))["diagnosis"]
-    for call in (api.score, api.compare, api.sweep, api.replay):
-        diagnosis = call(paths[name]).diagnosis
-        assert diagnosis.verdict == block["verdict"]
-        assert diagnosis.summary == block["summary"]
-        assert [cause.slug for cause in diagnosis.causes] == [
-            cause["slug"] for cause in block["causes"]
-        ]
 
 
 @pytest.mark.parametrize(
     ("name", "least"),
     [("temperature", "error"), ("drift", "warning"), ("all NaN", "error")],
 )
-def test_the_verdict_counts_for_the_exit_code(name, least, paths, rcdiag):  # noqa: F811
+def test_the_verdict_counts_for_the_exit_code(name, least, paths, rcdiag):
     ran = rcdiag("score", paths[name], "--fail-on", least)
     assert ran.code == 1
     assert f"verdict {TABLES[name].verdict}" in ran.err
 
 
-def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
+def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):
     assert "verdict" not in rcdiag("score", paths["drift"], "--fail-on", "error").err
 
 
-def test_an_open_verdict_is_no_all_clear(paths, rcdiag):  # noqa: F811
+def test_an_open_verdict_is_no_all_clear(paths, rcdiag):
     ran = rcdiag("score", paths["copy"], "--fail-on", "error")
     assert (ran.code, "verdict inconclusive" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize("command", WITH_PAGES)
-def test_a_report_has_the_sentences_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
+def test_a_report_has_the_sentences_of_the_screen(command, paths, tmp_path, rcdiag):
     result, html = tmp_path / "r.json", tmp_path / "r.html"
     screen = rcdiag(*quick(command), paths["temperature"], "--result", result).out
     again = rcdiag("report", result, "--html", html).out
@@ -215,7 +218,7 @@ def test_a_report_has_the_sentences_of_the_screen(command, paths, tmp_path, rcdi
     "name", _often(["all NaN", "both NaN", "infinite", "positive", "constant"], "all NaN")
 )
 @pytest.mark.parametrize("command", WITH_PAGES)
-def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):  # noqa: F811
+def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):
     html = tmp_path / "r.html"
     ran = rcdiag(*quick(command), paths[name], "--html", html)
     assert ran.code == 0, ran.err
@@ -224,8 +227,8 @@ def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["all NaN", "both NaN", "positive", "infinite"])
-def test_meaningless_numbers_are_null(name, paths, rcdiag):  # noqa: F811
-    score = document(rcdiag("score", paths[name], "--json"))
+def test_meaningless_numbers_are_null(name, ran):
+    score = ran("score", name, "--json").document
     assert {value["value"] for value in score["mismatch"].values()} == {None}
     assert score["rows_left_out"] == ROWS
 
@@ -256,11 +259,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("sign", "broken", "old_log_probs"),
     ],
 )
-def test_one_policy_is_diagnosed(command, name, verdict, column, alone, tmp_path, rcdiag):  # noqa: F811
+def test_one_policy_is_diagnosed(command, name, verdict, column, alone, tmp_path, rcdiag):
     html = tmp_path / "r.html"
     ran = rcdiag(command, alone[name], "--json", "--html", html)
     assert ran.code == 0, ran.err
-    result = document(ran)
+    result = ran.document
     policy = "old" if name == "old" else "rollout"
     assert result["diagnosis"]["verdict"] == verdict
     assert result["diagnosis"]["pair"] == {"sampler": policy}
@@ -284,7 +287,7 @@ def test_one_policy_has_its_result_in_python(alone):
     assert api.compare(alone["nan"]).diagnosis.verdict == "broken"
 
 
-def test_commands_that_need_two_policies_say_how_to_add_one(alone, rcdiag):  # noqa: F811
+def test_commands_that_need_two_policies_say_how_to_add_one(alone, rcdiag):
     ran = rcdiag("sweep", alone["honest"])
     assert ran.code == 2
     assert "the table has one policy, `rollout`; sweep needs two" in ran.err
@@ -294,7 +297,7 @@ def test_commands_that_need_two_policies_say_how_to_add_one(alone, rcdiag):  # n
 
 
 @pytest.mark.parametrize("command", ["score", "compare"])
-def test_a_requested_but_missing_policy_is_an_error(command, alone, rcdiag):  # noqa: F811
+def test_a_requested_but_missing_policy_is_an_error(command, alone, rcdiag):
     for name in ("old", "elsewhere"):
         ran = rcdiag(command, alone["honest"], "--target", name)
         assert (ran.code, ran.out) == (2, "")
@@ -302,12 +305,12 @@ def test_a_requested_but_missing_policy_is_an_error(command, alone, rcdiag):  # 
 
 
 @pytest.mark.parametrize("command", WITH_PAGES)
-def test_documents_without_a_diagnosis_are_read(command, paths, tmp_path, rcdiag):  # noqa: F811
-    older = document(rcdiag(*quick(command), paths["drift"], "--json"))
+def test_documents_without_a_diagnosis_are_read(command, ran, tmp_path, rcdiag):
+    older = ran(command, "drift", "--json").document
     del older["diagnosis"]
     path, html = tmp_path / "older.json", tmp_path / "r.html"
     path.write_text(json.dumps(older))
     assert api.load_result(path).diagnosis is None
-    ran = rcdiag("report", path, "--html", html)
-    assert ran.code == 0, ran.err
+    done = rcdiag("report", path, "--html", html)
+    assert done.code == 0, done.err
     assert "not judged" in html.read_text()

@@ -80,6 +80,7 @@ def within(samples: np.ndarray, exact: float, errors: float = 4.0) -> bool:
     return abs(samples.mean() - exact) <= errors * error + 1e-15
 
 
+@cache
 def of_batches(name: str) -> list[tuple[Products, np.ndarray]]:
     """Return inner products and gradients per batch; a sequence of n has weight 1 / n."""
     g, r = estimators()[name] / ROWS, enumerated().reference / ROWS
