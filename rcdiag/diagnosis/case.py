@@ -54,18 +54,6 @@ class RowFacts(Struct, frozen=True, kw_only=True):
     policy_version: Counts | None = None
     version_by_token: bool = False
 
-    def take(self, rows: Flags, tokens: Flags) -> RowFacts:
-        """Return the facts of some rows; `rows` [rows], `tokens` [response tokens]."""
-        chosen: dict[str, Any] = {}
-        for name in self.__struct_fields__:
-            values = getattr(self, name)
-            if isinstance(values, np.ndarray):
-                by_token = name == "policy_version" and self.version_by_token
-                chosen[name] = values[tokens if by_token else rows]
-            elif isinstance(values, (list, tuple)):
-                chosen[name] = [values[index] for index in np.flatnonzero(rows)]
-        return replace(self, **chosen)
-
 
 # Kind of a value that is no number -> the function that flags such values.
 NOT_NUMBERS: Mapping[str, Callable[[Array], Flags]] = {
@@ -85,6 +73,20 @@ class FlawedTokens(Struct, frozen=True):
     def and_later(self, other: FlawedTokens) -> FlawedTokens:
         """Add those of later rows."""
         return FlawedTokens(self.tokens + other.tokens, self.row, self.position)
+
+
+# Fields of a case with an entry for each row, beside `lengths` and `facts`, and for each token.
+OF_ROWS = ("row", "prompt_ids")
+OF_TOKENS = (
+    "token_id",
+    "mask",
+    "own_mask",
+    "broken",
+    "kept_size",
+    "experts",
+    "log_probs",
+    "entropy",
+)
 
 
 class Case(Struct, frozen=True, kw_only=True, dict=True):
@@ -203,21 +205,14 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     def _part(self, rows: Flags, lengths: Counts, tokens: Flags) -> Case:
         """Take flagged rows and response tokens; `lengths` are the tokens taken of each row."""
-        return replace(
-            self,
-            row=self.row[rows],
-            lengths=lengths,
-            token_id=self.token_id[tokens],
-            mask=self.mask[tokens],
-            own_mask=None if self.own_mask is None else self.own_mask[tokens],
-            broken=None if self.broken is None else self.broken[tokens],
-            log_probs={name: values[tokens] for name, values in self.log_probs.items()},
-            entropy={name: values[tokens] for name, values in self.entropy.items()},
-            kept_size=None if self.kept_size is None else self.kept_size[tokens],
-            prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
-            experts=None if self.experts is None else _take_lists(self.experts, tokens),
-            facts=self.facts.take(rows, tokens),
-        )
+        by_token = "policy_version" if self.facts.version_by_token else ""
+        facts = {
+            name: _taken(getattr(self.facts, name), tokens if name == by_token else rows)
+            for name in RowFacts.__struct_fields__
+        }
+        taken: dict[str, Any] = {name: _taken(getattr(self, name), rows) for name in OF_ROWS}
+        taken |= {name: _taken(getattr(self, name), tokens) for name in OF_TOKENS}
+        return replace(self, lengths=lengths, facts=RowFacts(**facts), **taken)
 
     def with_log_probs(self, policy: str, values: Array) -> Case:
         """Return the case with other log-probs of one policy."""
@@ -267,63 +262,52 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return self.without_tokens(rows[self.owner])
 
 
-def _take_lists(lists: Ragged, rows: Flags) -> Ragged:
-    """Return the lists that are flagged."""
-    counts = lists.lengths
-    values = lists.values[np.repeat(rows, counts)]
-    return Ragged(values, np.concatenate([[0], np.cumsum(counts[rows])]))
+def _taken(values: Any, chosen: Flags) -> Any:
+    """Return the flagged rows' or tokens' part of an array, of lists, or of arrays by name."""
+    if isinstance(values, np.ndarray):
+        return values[chosen]
+    if isinstance(values, Ragged):
+        counts = values.lengths
+        part = values.values[np.repeat(chosen, counts)]
+        return Ragged(part, np.concatenate([[0], np.cumsum(counts[chosen])]))
+    if isinstance(values, Mapping):
+        return {name: of_name[chosen] for name, of_name in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [values[index] for index in np.flatnonzero(chosen)]
+    return values
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join the values of several cases in order; None where one of them has none."""
+    first = parts[0]
+    if any(part is None for part in parts):
+        return None
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(first, Ragged):
+        counts = np.concatenate([part.lengths for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        return Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
+    if isinstance(first, Mapping):
+        return {name: np.concatenate([part[name] for part in parts]) for name in first}
+    if isinstance(first, (list, tuple)):
+        return [entry for part in parts for entry in part]
+    return first
 
 
 def joined_cases(cases: Sequence[Case]) -> Case:
     """Join the rows of cases of one table, in order."""
-    first = cases[0]
     if len(cases) == 1:
-        return first
-
-    def of(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(case, name) for case in cases])
-
-    def by_policy(name: str) -> dict[str, Array]:
-        return {
-            policy: np.concatenate([getattr(case, name)[policy] for case in cases])
-            for policy in getattr(first, name)
-        }
-
-    def lists_of(name: str) -> Ragged | None:
-        parts = [part for case in cases if (part := getattr(case, name)) is not None]
-        if not parts:
-            return None
-        counts = np.concatenate([part.lengths for part in parts])
-        values = np.concatenate([part.values for part in parts])
-        return Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
-
-    return replace(
-        first,
-        row=of("row"),
-        lengths=of("lengths"),
-        token_id=of("token_id"),
-        mask=of("mask"),
-        kept_size=None if first.kept_size is None else of("kept_size"),
-        log_probs=by_policy("log_probs"),
-        entropy=by_policy("entropy"),
-        prompt_ids=lists_of("prompt_ids"),
-        experts=lists_of("experts"),
-        facts=_joined_facts([case.facts for case in cases]),
-    )
-
-
-def _joined_facts(parts: Sequence[RowFacts]) -> RowFacts:
-    """Join the facts of rows, in order; a fact that a part lacks is left out."""
-    chosen: dict[str, Any] = {}
-    for name in RowFacts.__struct_fields__:
-        values = [getattr(part, name) for part in parts]
-        if all(isinstance(value, np.ndarray) for value in values):
-            chosen[name] = np.concatenate(values)
-        elif all(isinstance(value, (list, tuple)) for value in values):
-            chosen[name] = [entry for value in values for entry in value]
-        elif any(value is None for value in values):
-            chosen[name] = None
-    return replace(parts[0], **chosen)
+        return cases[0]
+    facts = {
+        name: _joined([getattr(case.facts, name) for case in cases])
+        for name in RowFacts.__struct_fields__
+    }
+    joined: dict[str, Any] = {
+        name: _joined([getattr(case, name) for case in cases])
+        for name in ("lengths", *OF_ROWS, *OF_TOKENS)
+    }
+    return replace(cases[0], facts=RowFacts(**facts), **joined)
 
 
 class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
