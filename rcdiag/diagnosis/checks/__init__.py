@@ -1,6 +1,6 @@
 """Checks ask questions about results, and say what a finding means.
 
-To add a check: a `Check` in the tuple of its file, or `CHECKS.add(Check(...))` from outside.
+To add a check: `@check` on the function that finds it, and its name in the tuple of its file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rcdiag.diagnosis.checks.check import (
 from rcdiag.diagnosis.checks.corrections import CORRECTION_CHECKS, SWEEP_CHECKS
 from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.checks.logged import LOGGED_CHECKS
-from rcdiag.diagnosis.checks.measurable import FEW_PROMPT_GROUPS, TABLE_CHECKS
+from rcdiag.diagnosis.checks.measurable import TABLE_CHECKS, few_clusters
 from rcdiag.diagnosis.checks.policies import POLICY_CHECKS
 from rcdiag.diagnosis.checks.routing import ROUTING_CHECKS
 from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS, trainer_checks
@@ -40,7 +40,7 @@ CHECKS.ship(
         *POLICY_CHECKS,
         *SWEEP_CHECKS,
         *UPDATE_CHECKS,
-        FEW_PROMPT_GROUPS,
+        few_clusters,
         *CORRECTION_CHECKS,
         *LOGGED_CHECKS,
         *ROUTING_CHECKS,

@@ -1,7 +1,7 @@
 """A check asks a question about a result; where the answer is bad, it makes a finding.
 
-`CHECKS.add(Check(...))` is all that it takes to add one: every command runs the checks of its
-stage, and screens, pages and `rcdiag explain` read the check's texts.
+`@check` makes one from the function that finds it, and `CHECKS.add(...)` adds it: every command
+runs the checks of its stage, and screens, pages and `rcdiag explain` read the check's texts.
 """
 
 from __future__ import annotations
@@ -118,6 +118,18 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 CHECKS: Registry[Check] = Registry("check")
+
+
+def check(**fields: Any) -> Callable[[Callable[[CheckInput], Iterable[Observation]]], Check]:
+    """Make a check from the function that finds its observations.
+
+    Its slug is the function's name, hyphenated; `fields` are the others of `Check`.
+    """
+
+    def of(find: Callable[[CheckInput], Iterable[Observation]]) -> Check:
+        return Check(slug=find.__name__.replace("_", "-"), find=find, **fields)
+
+    return of
 
 
 def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:

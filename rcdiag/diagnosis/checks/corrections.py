@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.diagnosis.checks.check import CheckInput, Observation, cause_first, check
 from rcdiag.formats import plural
 from rcdiag.results import ScoreResult
 from rcdiag.results.guide import PROPOSAL
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from rcdiag.results import SweepResult
 
 
-def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("score",),
+    asks="Does every correction keep some token of every batch?",
+    says="A correction rejects every token of a batch: there is no loss (NaN in the trainer).",
+    fix="widen the bounds or find the cause of the mismatch; a mean log-ratio beyond a geometric "
+    "bound rejects every long sequence at once",
+    example="seq_mean_k1 0.999_1.001 where KL is above 0.001 nats per token and sequences are long",
+    see=("seq_mean_k1", "kept_tokens"),
+)
+def everything_rejected(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     where: dict[str, list[str]] = {}
     batches = {step: batch.corrections for step, batch in result.steps.items()}
@@ -39,21 +49,17 @@ def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-EVERYTHING_REJECTED = Check(
-    slug="everything-rejected",
-    severity="warning",
+@check(
+    severity="note",
     stages=("score",),
-    asks="Does every correction keep some token of every batch?",
-    says="A correction rejects every token of a batch: there is no loss (NaN in the trainer).",
-    fix="widen the bounds or find the cause of the mismatch; a mean log-ratio beyond a geometric "
-    "bound rejects every long sequence at once",
-    example="seq_mean_k1 0.999_1.001 where KL is above 0.001 nats per token and sequences are long",
-    see=("seq_mean_k1", "kept_tokens"),
-    find=_everything_rejected,
+    asks="Does float32, which trainers use, keep the same tokens as float64?",
+    says="Trainers compute in float32; its rounding moves tokens or sequences across a threshold, "
+    "so the trainer logs other numbers.",
+    fix="compare dashboards with --arithmetic float32",
+    example="a binary KL of tokens with a probability near 1 has few digits left in float32",
+    see=("kept_tokens", "weight_sum"),
 )
-
-
-def _float32_decides(given: CheckInput) -> Iterator[Observation]:
+def float32_decides(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     for name, correction in result.corrections.items():
         rounded = correction.in_float32
@@ -72,21 +78,17 @@ def _float32_decides(given: CheckInput) -> Iterator[Observation]:
         yield Observation(message=sentence, evidence={"preset": name, **rounded})
 
 
-FLOAT32_DECIDES = Check(
-    slug="float32-decides",
-    severity="note",
+@check(
+    severity="warning",
     stages=("score",),
-    asks="Does float32, which trainers use, keep the same tokens as float64?",
-    says="Trainers compute in float32; its rounding moves tokens or sequences across a threshold, "
-    "so the trainer logs other numbers.",
-    fix="compare dashboards with --arithmetic float32",
-    example="a binary KL of tokens with a probability near 1 has few digits left in float32",
-    see=("kept_tokens", "weight_sum"),
-    find=_float32_decides,
+    asks="Does every setting of a correction have an effect?",
+    says="The trainer accepts a setting and silently ignores it; a note where a preset of the "
+    "trainer itself has it.",
+    fix="remove the setting, or enable what it depends on",
+    example="use_rs: true with use_tis: false in slime",
+    see=("use_tis", "use_rs"),
 )
-
-
-def _without_effect(given: CheckInput) -> Iterator[Observation]:
+def setting_without_effect(given: CheckInput) -> Iterator[Observation]:
     plan = given.plan
     if plan is None:
         return
@@ -101,21 +103,19 @@ def _without_effect(given: CheckInput) -> Iterator[Observation]:
             )
 
 
-SETTING_WITHOUT_EFFECT = Check(
-    slug="setting-without-effect",
-    severity="warning",
+@check(
+    severity="note",
     stages=("score",),
-    asks="Does every setting of a correction have an effect?",
-    says="The trainer accepts a setting and silently ignores it; a note where a preset of the "
-    "trainer itself has it.",
-    fix="remove the setting, or enable what it depends on",
-    example="use_rs: true with use_tis: false in slime",
-    see=("use_tis", "use_rs"),
-    find=_without_effect,
+    asks="Do k1 bounds keep what verl's documentation says?",
+    says="From 0.7.1 on verl compares -log_ratio with k1 bounds, so lower_upper keeps ratios in "
+    "[1/upper, 1/lower]; its documentation says [lower, upper]. Reported only where it changes "
+    "what is kept.",
+    fix="write their reciprocals, 1/upper first, to get the documented bounds",
+    example='token_k1 "0.6_1.6" keeps ratios within [0.625, 1.667]',
+    see=("token_k1", "accepted_ratios"),
+    source="verl, verl/trainer/ppo/rollout_corr_helper.py, against docs/algo/rollout_corr.md",
 )
-
-
-def _mirrored(given: CheckInput) -> Iterator[Observation]:
+def mirrored_bounds(given: CheckInput) -> Iterator[Observation]:
     """Report k1 bounds that verl's code and its documents read differently, where it matters."""
     result: ScoreResult = given.result
     differ = {
@@ -141,35 +141,7 @@ def _mirrored(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-MIRRORED_BOUNDS = Check(
-    slug="mirrored-bounds",
-    severity="note",
-    stages=("score",),
-    asks="Do k1 bounds keep what verl's documentation says?",
-    says="From 0.7.1 on verl compares -log_ratio with k1 bounds, so lower_upper keeps ratios in "
-    "[1/upper, 1/lower]; its documentation says [lower, upper]. Reported only where it changes "
-    "what is kept.",
-    fix="write their reciprocals, 1/upper first, to get the documented bounds",
-    example='token_k1 "0.6_1.6" keeps ratios within [0.625, 1.667]',
-    see=("token_k1", "accepted_ratios"),
-    source="verl, verl/trainer/ppo/rollout_corr_helper.py, against docs/algo/rollout_corr.md",
-    find=_mirrored,
-)
-
-
-def _fix_first(given: CheckInput) -> Iterator[Observation]:
-    result: SweepResult = given.result
-    advice = result.recommendation
-    if advice.answer == "fix-the-cause":
-        yield Observation(
-            message="no weights repair this: fix the cause first",
-            evidence={"answer": advice.answer},
-            fix=cause_first(result),
-        )
-
-
-FIX_BEFORE_CORRECTING = Check(
-    slug="fix-before-correcting",
+@check(
     severity="error",
     stages=("sweep",),
     asks="Are the recorded log-probs those of the distribution that sampled, so that importance "
@@ -181,11 +153,30 @@ FIX_BEFORE_CORRECTING = Check(
     example="kappa below 0.3 with its whole interval, or a mean ratio four standard errors from 1",
     see=("kappa", "ratio_mean_z"),
     source=PROPOSAL,
-    find=_fix_first,
 )
+def fix_before_correcting(given: CheckInput) -> Iterator[Observation]:
+    result: SweepResult = given.result
+    advice = result.recommendation
+    if advice.answer == "fix-the-cause":
+        yield Observation(
+            message="no weights repair this: fix the cause first",
+            evidence={"answer": advice.answer},
+            fix=cause_first(result),
+        )
 
 
-def _nan_replaced(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("score",),
+    asks="Does the trainer detect NaN log-probs?",
+    says="The trainer replaces NaN log-probs by a number before it checks for NaN: these tokens "
+    "get a ratio and a weight like any other.",
+    fix="find out why the sampler records NaN",
+    example="open-instruct: rollout NaN, old -0.5: log-ratio -1.5",
+    see=("non-finite-log-probs",),
+    source="open-instruct commit e6c3044a, open_instruct/grpo_utils.py, mask_logprobs",
+)
+def nan_taken_for_log_prob(given: CheckInput) -> Iterator[Observation]:
     """Report tokens whose NaN the trainer takes for a log-prob, where the table has such tokens."""
     if given.plan is None or not given.non_finite.tokens:
         return
@@ -203,25 +194,11 @@ def _nan_replaced(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-NAN_REPLACED = Check(
-    slug="nan-taken-for-log-prob",
-    severity="warning",
-    stages=("score",),
-    asks="Does the trainer detect NaN log-probs?",
-    says="The trainer replaces NaN log-probs by a number before it checks for NaN: these tokens "
-    "get a ratio and a weight like any other.",
-    fix="find out why the sampler records NaN",
-    example="open-instruct: rollout NaN, old -0.5: log-ratio -1.5",
-    see=("non-finite-log-probs",),
-    source="open-instruct commit e6c3044a, open_instruct/grpo_utils.py, mask_logprobs",
-    find=_nan_replaced,
-)
-
 CORRECTION_CHECKS = (
-    FLOAT32_DECIDES,
-    EVERYTHING_REJECTED,
-    SETTING_WITHOUT_EFFECT,
-    MIRRORED_BOUNDS,
-    NAN_REPLACED,
+    float32_decides,
+    everything_rejected,
+    setting_without_effect,
+    mirrored_bounds,
+    nan_taken_for_log_prob,
 )
-SWEEP_CHECKS = (FIX_BEFORE_CORRECTING,)
+SWEEP_CHECKS = (fix_before_correcting,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import CheckInput, Observation, check
 from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.errors import setting
 from rcdiag.formats import listed, plural
@@ -31,7 +31,21 @@ def _of_the_correction(given: CheckInput) -> set[str]:
     return {key for key in keys if len({of[key] for of in presets if key in of}) > 1}
 
 
-def _differs(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("score",),
+    asks="Does the trainer's log have the numbers that rcdiag computes from the dump?",
+    says="The trainer's log has other numbers than those that rcdiag computes from the dump. "
+    "float32, another version or preset of the trainer, micro-batches, a sign, means over "
+    "tokens or sequences, and rejection were tried and do not explain the difference. Where "
+    "only numbers of the correction differ, its settings are others. Otherwise the dump is not "
+    "what the trainer saw: other rows, another mask, other log-probs, or another step.",
+    fix="check that dump and log are of the same run and step, that all rows of the batch were "
+    f"dumped, and that {setting('trainer')} and its settings are those of the run",
+    example=EXAMPLE,
+    see=("theirs", "ours", "logged-agrees"),
+)
+def logged_differs(given: CheckInput) -> Iterator[Observation]:
     comparison = _comparison(given)
     if comparison is None or not comparison.unexplained:
         return
@@ -49,7 +63,17 @@ def _differs(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-def _agrees(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="note",
+    stages=("score",),
+    asks="Does rcdiag compute the numbers that the trainer logged?",
+    says="The trainer's log and rcdiag agree, or their differences are explained: the dump is "
+    "what the trainer saw.",
+    fix="nothing to do",
+    example=EXAMPLE,
+    see=("theirs", "ours", "logged-differs"),
+)
+def logged_agrees(given: CheckInput) -> Iterator[Observation]:
     comparison = _comparison(given)
     if comparison is None or comparison.unexplained:
         return
@@ -62,33 +86,4 @@ def _agrees(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-LOGGED_CHECKS = (
-    Check(
-        slug="logged-differs",
-        severity="warning",
-        stages=("score",),
-        asks="Does the trainer's log have the numbers that rcdiag computes from the dump?",
-        says="The trainer's log has other numbers than those that rcdiag computes from the dump. "
-        "float32, another version or preset of the trainer, micro-batches, a sign, means over "
-        "tokens or sequences, and rejection were tried and do not explain the difference. Where "
-        "only numbers of the correction differ, its settings are others. Otherwise the dump is not "
-        "what the trainer saw: other rows, another mask, other log-probs, or another step.",
-        fix="check that dump and log are of the same run and step, that all rows of the batch were "
-        f"dumped, and that {setting('trainer')} and its settings are those of the run",
-        example=EXAMPLE,
-        see=("theirs", "ours", "logged-agrees"),
-        find=_differs,
-    ),
-    Check(
-        slug="logged-agrees",
-        severity="note",
-        stages=("score",),
-        asks="Does rcdiag compute the numbers that the trainer logged?",
-        says="The trainer's log and rcdiag agree, or their differences are explained: the dump is "
-        "what the trainer saw.",
-        fix="nothing to do",
-        example=EXAMPLE,
-        see=("theirs", "ours", "logged-differs"),
-        find=_agrees,
-    ),
-)
+LOGGED_CHECKS = (logged_differs, logged_agrees)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, check
 from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.errors import mapping_setting, setting
 from rcdiag.formats import plural
@@ -106,7 +106,19 @@ POSITIVE_LOG_PROBS = Check(
 )
 
 
-def _not_observable(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Does every row have log-probs of all compared policies?",
+    says="The log-probs of some rows are null: they were not recorded, or a joined dump does not "
+    "have the row. All numbers are computed without these rows, and hold for the whole table only "
+    "if the rows are missing at random.",
+    fix="record both policies on every row, or check which rows are missing: rows dropped for "
+    "their length or reward bias the rest",
+    example="a trainer that skips groups of equal rewards records no log-probs for them",
+    see=("non-finite-log-probs",),
+)
+def rows_not_observable(given: CheckInput) -> Iterator[Observation]:
     """Report the rows without log-probs of some policy, and the first such row."""
     lacking = given.unobserved
     if not lacking.rows:
@@ -123,23 +135,16 @@ def _not_observable(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-ROWS_NOT_OBSERVABLE = Check(
-    slug="rows-not-observable",
-    severity="warning",
-    stages=("score", "compare", "sweep", "replay"),
-    asks="Does every row have log-probs of all compared policies?",
-    says="The log-probs of some rows are null: they were not recorded, or a joined dump does not "
-    "have the row. All numbers are computed without these rows, and hold for the whole table only "
-    "if the rows are missing at random.",
-    fix="record both policies on every row, or check which rows are missing: rows dropped for "
-    "their length or reward bias the rest",
-    example="a trainer that skips groups of equal rewards records no log-probs for them",
-    see=("non-finite-log-probs",),
-    find=_not_observable,
+@check(
+    severity="note",
+    stages=("score",),
+    asks="Is the temperature of every scored row known?",
+    says="Rows without a temperature were scored at temperature 1. If they were sampled at "
+    "another temperature, the scored log-probs are of another distribution.",
+    fix="add a `temperature` column, or --given temperature=VALUE",
+    example="add a `temperature` column to the table",
 )
-
-
-def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
+def temperature_unknown(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     key = "rows_scored_at_temperature_1_because_unknown"
     rows = {name: policy[key] for name, policy in result.scoring.items() if policy.get(key)}
@@ -150,20 +155,17 @@ def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-TEMPERATURE_UNKNOWN = Check(
-    slug="temperature-unknown",
+@check(
     severity="note",
     stages=("score",),
-    asks="Is the temperature of every scored row known?",
-    says="Rows without a temperature were scored at temperature 1. If they were sampled at "
-    "another temperature, the scored log-probs are of another distribution.",
-    fix="add a `temperature` column, or --given temperature=VALUE",
-    example="add a `temperature` column to the table",
-    find=_temperature_unknown,
+    asks="Does every row have an unmasked token?",
+    says="Rows have no unmasked token. They are left out here; trainers count them in means over "
+    "rows.",
+    fix="nothing to do if they are padding rows; trainers count them in some means",
+    example="one such row in four lowers rollout_is_seq_mean by a quarter",
+    see=("rollout_corr/rollout_is_seq_mean",),
 )
-
-
-def _without_tokens(given: CheckInput) -> Iterator[Observation]:
+def sequences_without_tokens(given: CheckInput) -> Iterator[Observation]:
     count = given.result.empty_sequences
     if count:
         yield Observation(
@@ -173,21 +175,19 @@ def _without_tokens(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-SEQUENCES_WITHOUT_TOKENS = Check(
-    slug="sequences-without-tokens",
+@check(
     severity="note",
-    stages=("score",),
-    asks="Does every row have an unmasked token?",
-    says="Rows have no unmasked token. They are left out here; trainers count them in means over "
-    "rows.",
-    fix="nothing to do if they are padding rows; trainers count them in some means",
-    example="one such row in four lowers rollout_is_seq_mean by a quarter",
-    see=("rollout_corr/rollout_is_seq_mean",),
-    find=_without_tokens,
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Are there enough prompt groups for confidence intervals?",
+    says=f"There are fewer than {FEW_CLUSTERS} prompt groups (or sequences without a group), and "
+    "confidence intervals are computed over groups. With one group there is no interval, and "
+    "levels are unknown.",
+    fix="score more prompts, not more samples: tokens from one prompt are correlated",
+    example="8 samples of 5 prompts are 5 groups, not 40",
+    see=("unknown", "low"),
+    source=PROPOSAL,
 )
-
-
-def _few_clusters(given: CheckInput) -> Iterator[Observation]:
+def few_clusters(given: CheckInput) -> Iterator[Observation]:
     """Report too few clusters for honest intervals."""
     result = given.result
     count = result.num_groups if result.kind == "replay" else result.num_clusters
@@ -202,23 +202,19 @@ def _few_clusters(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-FEW_PROMPT_GROUPS = Check(
-    slug="few-clusters",
+@check(
     severity="note",
-    stages=("score", "compare", "sweep", "replay"),
-    asks="Are there enough prompt groups for confidence intervals?",
-    says=f"There are fewer than {FEW_CLUSTERS} prompt groups (or sequences without a group), and "
-    "confidence intervals are computed over groups. With one group there is no interval, and "
-    "levels are unknown.",
-    fix="score more prompts, not more samples: tokens from one prompt are correlated",
-    example="8 samples of 5 prompts are 5 groups, not 40",
-    see=("unknown", "low"),
-    source=PROPOSAL,
-    find=_few_clusters,
+    stages=("score", "compare", "diagnose", "sweep", "replay"),
+    asks="Are columns read under other names?",
+    says="The table has columns under names that trainers or engines use. They are read because "
+    "no second column has such a name, their types fit, and in the first rows their lists are as "
+    "long as the response.",
+    fix=f"if a column means something else, name the right one: "
+    f"{setting('columns', option='--column')}; an empty name reads none",
+    example="`inference_logprobs` of prime-rl is read as `rollout_log_probs`",
+    see=("column-not-read",),
 )
-
-
-def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
+def columns_read_by_name(given: CheckInput) -> Iterator[Observation]:
     naming = given.naming
     if naming.taken:
         first = next(iter(naming.taken))
@@ -233,23 +229,17 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-COLUMNS_READ_BY_NAME = Check(
-    slug="columns-read-by-name",
+@check(
     severity="note",
     stages=("score", "compare", "diagnose", "sweep", "replay"),
-    asks="Are columns read under other names?",
-    says="The table has columns under names that trainers or engines use. They are read because "
-    "no second column has such a name, their types fit, and in the first rows their lists are as "
-    "long as the response.",
-    fix=f"if a column means something else, name the right one: "
-    f"{setting('columns', option='--column')}; an empty name reads none",
-    example="`inference_logprobs` of prime-rl is read as `rollout_log_probs`",
-    see=("column-not-read",),
-    find=_read_under_other_names,
+    asks="Are rows padded to one length?",
+    says="Rows are filled up to one length with one token, and log-probs of exactly 0. A mask of "
+    "the table leaves the padding out of every number. Without one such a table is refused: the "
+    "padding would count as tokens without a mismatch.",
+    fix="none is needed; lists that are cut to the response's length take less space and time",
+    example="tensors of a trainer, written row by row with their `completion_mask`",
 )
-
-
-def _padded(given: CheckInput) -> Iterator[Observation]:
+def padded_rows(given: CheckInput) -> Iterator[Observation]:
     padding = given.naming.padding
     if padding is not None:
         yield Observation(
@@ -264,21 +254,19 @@ def _padded(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-PADDED_ROWS = Check(
-    slug="padded-rows",
+@check(
     severity="note",
     stages=("score", "compare", "diagnose", "sweep", "replay"),
-    asks="Are rows padded to one length?",
-    says="Rows are filled up to one length with one token, and log-probs of exactly 0. A mask of "
-    "the table leaves the padding out of every number. Without one such a table is refused: the "
-    "padding would count as tokens without a mismatch.",
-    fix="none is needed; lists that are cut to the response's length take less space and time",
-    example="tensors of a trainer, written row by row with their `completion_mask`",
-    find=_padded,
+    asks="Is a missing column in the table under another name?",
+    says="A column that rcdiag reads is missing, but the table has one under a name that "
+    "other programs use for it, or one that is named like log-probs and holds objects, not "
+    "numbers. Without prompt groups intervals are computed over single sequences, as if they were "
+    "independent; without a mask every token counts as sampled.",
+    fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
+    "says",
+    example="rcdiag score dump.parquet --column group_id=group",
 )
-
-
-def _not_read(given: CheckInput) -> Iterator[Observation]:
+def column_not_read(given: CheckInput) -> Iterator[Observation]:
     for name, column in given.unread.items():
         doubts = given.naming.doubts.get(name, ())
         why = next((f": {doubt.why}" for doubt in doubts if doubt.column == column), "")
@@ -298,23 +286,16 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-COLUMN_NOT_READ = Check(
-    slug="column-not-read",
-    severity="note",
-    stages=("score", "compare", "diagnose", "sweep", "replay"),
-    asks="Is a missing column in the table under another name?",
-    says="A column that rcdiag reads is missing, but the table has one under a name that "
-    "other programs use for it, or one that is named like log-probs and holds objects, not "
-    "numbers. Without prompt groups intervals are computed over single sequences, as if they were "
-    "independent; without a mask every token counts as sampled.",
-    fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
-    "says",
-    example="rcdiag score dump.parquet --column group_id=group",
-    find=_not_read,
+@check(
+    severity="warning",
+    stages=("compare",),
+    asks="Do all tables have the same samples with the same tokens?",
+    says="Several tables were joined, and samples that are missing in one of them or have "
+    "different tokens there are left out: the finding counts and names them.",
+    fix="score the same dump in all runs",
+    example="one run was scored on a part of the dump",
 )
-
-
-def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
+def rows_left_out_of_the_join(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     report = result.joined
     if report is None or not (report.tokens_differ or any(report.missing_rows.values())):
@@ -335,20 +316,19 @@ def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-ROWS_LEFT_OUT_OF_JOIN = Check(
-    slug="rows-left-out-of-the-join",
-    severity="warning",
-    stages=("compare",),
-    asks="Do all tables have the same samples with the same tokens?",
-    says="Several tables were joined, and samples that are missing in one of them or have "
-    "different tokens there are left out: the finding counts and names them.",
-    fix="score the same dump in all runs",
-    example="one run was scored on a part of the dump",
-    find=_left_out_of_join,
+@check(
+    severity="note",
+    stages=("score",),
+    asks="Is every estimate of a divergence non-negative?",
+    says="A divergence cannot be negative, but its estimate is: the divergence is small compared "
+    "with its error, so its level is unknown and it has no interval. The estimator assumes a mean "
+    "ratio of 1, which fails in this sample by chance, because rare large ratios are missing, or "
+    "because another policy sampled.",
+    fix="use k2_kl, or the self-normalised estimate with k-hat",
+    example="chi2_seq -0.009 where ratio_mean_seq is 0.9; chi2_seq_self_normalised is 0.22",
+    see=("chi2_seq", "chi2_seq_self_normalised", "khat_seq"),
 )
-
-
-def _below_least(given: CheckInput) -> Iterator[Observation]:
+def divergence_below_zero(given: CheckInput) -> Iterator[Observation]:
     values = {
         name: value.value
         for name, value in given.values.items()
@@ -367,23 +347,16 @@ def _below_least(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-DIVERGENCE_BELOW_ZERO = Check(
-    slug="divergence-below-zero",
-    severity="note",
-    stages=("score",),
-    asks="Is every estimate of a divergence non-negative?",
-    says="A divergence cannot be negative, but its estimate is: the divergence is small compared "
-    "with its error, so its level is unknown and it has no interval. The estimator assumes a mean "
-    "ratio of 1, which fails in this sample by chance, because rare large ratios are missing, or "
-    "because another policy sampled.",
-    fix="use k2_kl, or the self-normalised estimate with k-hat",
-    example="chi2_seq -0.009 where ratio_mean_seq is 0.9; chi2_seq_self_normalised is 0.22",
-    see=("chi2_seq", "chi2_seq_self_normalised", "khat_seq"),
-    find=_below_least,
+@check(
+    severity="warning",
+    stages=("diagnose",),
+    asks="Could the checkpoint score any row?",
+    says="A checkpoint was given, but no row could be scored with it. The verdict is from the "
+    "table only.",
+    fix="record `prompt_ids`, or also pass the dump that has them",
+    example="a table of responses without their prompts",
 )
-
-
-def _no_experiment(given: CheckInput) -> Iterator[Observation]:
+def no_experiment(given: CheckInput) -> Iterator[Observation]:
     result = given.result
     if result.kind == "diagnose" and result.trainer_model and not result.rows_read:
         yield Observation(
@@ -394,28 +367,16 @@ def _no_experiment(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-NO_EXPERIMENT = Check(
-    slug="no-experiment",
-    severity="warning",
-    stages=("diagnose",),
-    asks="Could the checkpoint score any row?",
-    says="A checkpoint was given, but no row could be scored with it. The verdict is from the "
-    "table only.",
-    fix="record `prompt_ids`, or also pass the dump that has them",
-    example="a table of responses without their prompts",
-    find=_no_experiment,
-)
-
 TABLE_CHECKS = (
-    NO_EXPERIMENT,
+    no_experiment,
     NON_FINITE_LOG_PROBS,
     POSITIVE_LOG_PROBS,
-    TEMPERATURE_UNKNOWN,
-    ROWS_NOT_OBSERVABLE,
-    SEQUENCES_WITHOUT_TOKENS,
-    ROWS_LEFT_OUT_OF_JOIN,
-    COLUMNS_READ_BY_NAME,
-    PADDED_ROWS,
-    COLUMN_NOT_READ,
-    DIVERGENCE_BELOW_ZERO,
+    temperature_unknown,
+    rows_not_observable,
+    sequences_without_tokens,
+    rows_left_out_of_the_join,
+    columns_read_by_name,
+    padded_rows,
+    column_not_read,
+    divergence_below_zero,
 )

@@ -12,6 +12,7 @@ from rcdiag.diagnosis.checks.check import (
     Observation,
     advice_of_cause,
     cause_first,
+    check,
 )
 from rcdiag.diagnosis.triangulation import healthy
 from rcdiag.engines.scored_by import engine_differences
@@ -115,7 +116,20 @@ TRIANGULATION_CHECKS = (
 )
 
 
-def _not_nearest(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("compare",),
+    asks="Does the recorded policy have the highest mean log-prob on the tokens it sampled?",
+    says="Another policy has a higher mean log-prob on the sampled tokens than the recorded one, "
+    "beyond the interval, and so is nearer to the true sampler: the recorded log-probs are not of "
+    "the distribution that sampled.",
+    fix="find out how the sampler really sampled (temperature, top-p, weights), and record its "
+    "processed log-probs",
+    example="E[log p - log q] = KL(s || q) - KL(s || p) for whatever s sampled",
+    see=("kappa",),
+    source="the logarithmic score is proper: Gneiting & Raftery 2007, JASA 102(477), 2.1",
+)
+def recorded_is_not_nearest(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     samplers = [name for name, policy in result.policies.items() if policy.role == "sampler"]
     for sampler in samplers:
@@ -134,24 +148,18 @@ def _not_nearest(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-RECORDED_IS_NOT_NEAREST = Check(
-    slug="recorded-is-not-nearest",
-    severity="warning",
+@check(
+    severity="note",
     stages=("compare",),
-    asks="Does the recorded policy have the highest mean log-prob on the tokens it sampled?",
-    says="Another policy has a higher mean log-prob on the sampled tokens than the recorded one, "
-    "beyond the interval, and so is nearer to the true sampler: the recorded log-probs are not of "
-    "the distribution that sampled.",
-    fix="find out how the sampler really sampled (temperature, top-p, weights), and record its "
-    "processed log-probs",
-    example="E[log p - log q] = KL(s || q) - KL(s || p) for whatever s sampled",
-    see=("kappa",),
-    source="the logarithmic score is proper: Gneiting & Raftery 2007, JASA 102(477), 2.1",
-    find=_not_nearest,
+    asks="Is the policy that sampled recorded, and near enough to reweight from?",
+    says="The sampler is not among the compared policies, and the table lacks it or it is too far "
+    "away to reweight from, so no expectation under a compared policy can be estimated. Numbers "
+    "that need one are null, with level unknown; k2_kl and other sizes of the log-ratio remain.",
+    fix="record the sampler's log-probs as `rollout`; a sampler of another name takes --behavior",
+    example="rcdiag compare scored.parquet --policy rollout --policy vllm_bf16",
+    see=("sampler", "token_means"),
 )
-
-
-def _sampler_missing(given: CheckInput) -> Iterator[Observation]:
+def sampler_not_compared(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     without = all(policy.role != "sampler" for policy in result.policies.values())
     if without and all(pair.token_means == NOT_GIVEN for pair in result.pairs.values()):
@@ -163,22 +171,18 @@ def _sampler_missing(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-SAMPLER_NOT_COMPARED = Check(
-    slug="sampler-not-compared",
+@check(
     severity="note",
     stages=("compare",),
-    asks="Is the policy that sampled recorded, and near enough to reweight from?",
-    says="The sampler is not among the compared policies, and the table lacks it or it is too far "
-    "away to reweight from, so no expectation under a compared policy can be estimated. Numbers "
-    "that need one are null, with level unknown; k2_kl and other sizes of the log-ratio remain.",
-    fix="record the sampler's log-probs as `rollout`; a sampler of another name takes --behavior",
-    example="rcdiag compare scored.parquet --policy rollout --policy vllm_bf16",
-    see=("sampler", "token_means"),
-    find=_sampler_missing,
+    asks="How much does a policy differ from itself when scored in other batches?",
+    says="One policy was scored twice in different batches; the difference is the noise floor. "
+    "Pairs at this floor differ only by batch-dependent kernels.",
+    fix="nothing to do about pairs at the floor: batch-dependent kernels",
+    example="rcdiag score rollouts.parquet --model PATH --ladder engine --noise-floor -o "
+    "scored.parquet",
+    see=("k2_kl",),
 )
-
-
-def _noise_floor(given: CheckInput) -> Iterator[Observation]:
+def noise_floor(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     floor = result.noise_floor
     if floor is None:
@@ -198,22 +202,19 @@ def _noise_floor(given: CheckInput) -> Iterator[Observation]:
     )
 
 
-NOISE_FLOOR = Check(
-    slug="noise-floor",
+@check(
     severity="note",
-    stages=("compare",),
-    asks="How much does a policy differ from itself when scored in other batches?",
-    says="One policy was scored twice in different batches; the difference is the noise floor. "
-    "Pairs at this floor differ only by batch-dependent kernels.",
-    fix="nothing to do about pairs at the floor: batch-dependent kernels",
-    example="rcdiag score rollouts.parquet --model PATH --ladder engine --noise-floor -o "
-    "scored.parquet",
-    see=("k2_kl",),
-    find=_noise_floor,
+    stages=("score", "compare"),
+    asks="Were all rows of a policy scored on the same kind of engine?",
+    says="Engines on different devices or with different library versions scored the rows of one "
+    "policy. They round differently, so part of the mismatch may come from them; the table's "
+    "metadata lists them with hosts, parts and tokens.",
+    fix="score again on one kind of node, or score the policy on each kind under its own name and "
+    "run rcdiag compare",
+    example="half of the table on an H200 and half on an A100",
+    see=("noise-floor",),
 )
-
-
-def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
+def unlike_engines(given: CheckInput) -> Iterator[Observation]:
     result = given.result
     scoring = (
         {name: policy.scoring for name, policy in result.policies.items()}
@@ -228,25 +229,10 @@ def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
             )
 
 
-UNLIKE_ENGINES = Check(
-    slug="unlike-engines",
-    severity="note",
-    stages=("score", "compare"),
-    asks="Were all rows of a policy scored on the same kind of engine?",
-    says="Engines on different devices or with different library versions scored the rows of one "
-    "policy. They round differently, so part of the mismatch may come from them; the table's "
-    "metadata lists them with hosts, parts and tokens.",
-    fix="score again on one kind of node, or score the policy on each kind under its own name and "
-    "run rcdiag compare",
-    example="half of the table on an H200 and half on an A100",
-    see=("noise-floor",),
-    find=_unlike_engines,
-)
-
 POLICY_CHECKS = (
     *TRIANGULATION_CHECKS,
-    RECORDED_IS_NOT_NEAREST,
-    SAMPLER_NOT_COMPARED,
-    NOISE_FLOOR,
-    UNLIKE_ENGINES,
+    recorded_is_not_nearest,
+    sampler_not_compared,
+    noise_floor,
+    unlike_engines,
 )

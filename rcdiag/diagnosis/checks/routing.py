@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import CheckInput, Observation, check
 from rcdiag.formats import percent, percentage, with_interval
 from rcdiag.results.routing import EXAMPLE, ExpertChanges
 
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 NOTHING_TO_DO = "nothing has to be done about the routing"
 
 
-def _experts_differ(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="note",
+    stages=("score",),
+    asks="Did both policies of a mixture of experts take the same experts?",
+    says="The experts of both policies are recorded, or a policy was scored with the sampler's "
+    "experts: the finding says how many tokens took other experts, and how much of the "
+    "mismatch disappears when they take the same.",
+    fix="replay the sampler's experts in the trainer (rcdiag explain moe-routing), or compute "
+    "the router in float32 on both sides",
+    example=EXAMPLE,
+    see=("moe-routing", "rerouted", "removed"),
+    source="rollout routing replay (R3), arXiv 2510.11370",
+)
+def experts_differ(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     if result.routing is None:
         return
@@ -66,20 +79,4 @@ def _changed(result: ScoreResult, changes: ExpertChanges) -> str:
     )
 
 
-ROUTING_CHECKS = (
-    Check(
-        slug="experts-differ",
-        severity="note",
-        stages=("score",),
-        asks="Did both policies of a mixture of experts take the same experts?",
-        says="The experts of both policies are recorded, or a policy was scored with the sampler's "
-        "experts: the finding says how many tokens took other experts, and how much of the "
-        "mismatch disappears when they take the same.",
-        fix="replay the sampler's experts in the trainer (rcdiag explain moe-routing), or compute "
-        "the router in float32 on both sides",
-        example=EXAMPLE,
-        see=("moe-routing", "rerouted", "removed"),
-        source="rollout routing replay (R3), arXiv 2510.11370",
-        find=_experts_differ,
-    ),
-)
+ROUTING_CHECKS = (experts_differ,)

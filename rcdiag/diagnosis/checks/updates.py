@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.diagnosis.checks.check import CheckInput, Observation, cause_first, check
 from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.formats import listed, plural
 from rcdiag.results import MetricValue
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from rcdiag.results import ReplayResult, ScoreResult
 
 
-def _undefined(given: CheckInput) -> Iterator[Observation]:
+@check(
+    severity="warning",
+    stages=("replay",),
+    asks="Is there a loss under every preset?",
+    says="This preset rejects every token of the batch, so there is no loss. The trainer logs NaN "
+    "or 0 and takes no useful step.",
+    fix="widen the bounds, or find the cause of the mismatch",
+    example="decoupled_geo_rs where KL is above 0.001 nats per token and sequences long",
+    see=("everything-rejected",),
+)
+def loss_undefined(given: CheckInput) -> Iterator[Observation]:
     result: ReplayResult = given.result
     names = {name: preset.undefined for name, preset in result.presets.items() if preset.undefined}
     if names:
@@ -25,21 +35,20 @@ def _undefined(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-LOSS_UNDEFINED = Check(
-    slug="loss-undefined",
+@check(
     severity="warning",
-    stages=("replay",),
-    asks="Is there a loss under every preset?",
-    says="This preset rejects every token of the batch, so there is no loss. The trainer logs NaN "
-    "or 0 and takes no useful step.",
-    fix="widen the bounds, or find the cause of the mismatch",
-    example="decoupled_geo_rs where KL is above 0.001 nats per token and sequences long",
-    see=("everything-rejected",),
-    find=_undefined,
+    stages=("score", "replay"),
+    asks="Does the update of every preset pass the health rules?",
+    says="An update fails a health rule: too few sequences kept, too small an effective sample "
+    "size or mean weight; in a replay also a few sequences that dominate the gradient, a wrong "
+    "direction, or a step that moves the policy too far. `score` reports it of presets that the "
+    "user named.",
+    fix="use a preset with health ok, or reduce the mismatch; where the verdict is broken, fix its "
+    "cause first",
+    example="rcdiag replay DUMP -v shows every rule with its source",
+    see=("health",),
 )
-
-
-def _unsafe(given: CheckInput) -> Iterator[Observation]:
+def unsafe_update(given: CheckInput) -> Iterator[Observation]:
     if given.result.kind == "score":
         yield from _unsafe_corrections(given)
     else:
@@ -124,24 +133,16 @@ def _safe_ones(result: ScoreResult | ReplayResult, levels: Mapping[str, str | No
     return f"use one with health ok ({listed(safe, SHOWN)}), or reduce the mismatch"
 
 
-UNSAFE_UPDATE = Check(
-    slug="unsafe-update",
-    severity="warning",
-    stages=("score", "replay"),
-    asks="Does the update of every preset pass the health rules?",
-    says="An update fails a health rule: too few sequences kept, too small an effective sample "
-    "size or mean weight; in a replay also a few sequences that dominate the gradient, a wrong "
-    "direction, or a step that moves the policy too far. `score` reports it of presets that the "
-    "user named.",
-    fix="use a preset with health ok, or reduce the mismatch; where the verdict is broken, fix its "
-    "cause first",
-    example="rcdiag replay DUMP -v shows every rule with its source",
-    see=("health",),
-    find=_unsafe,
+@check(
+    severity="note",
+    stages=("replay",),
+    asks="Do decoupled and bypass updates move equally far from the sampler?",
+    says="Over several steps, decoupled and bypass updates from the same start move different "
+    "distances from the sampler: their 95% intervals of KL(rollout || new) do not overlap.",
+    fix="see the figure over steps; the faster one is the riskier",
+    example="rcdiag replay DUMP --model CHECKPOINT --steps 3",
 )
-
-
-def _parting(given: CheckInput) -> Iterator[Observation]:
+def updates_part(given: CheckInput) -> Iterator[Observation]:
     """Report the first step after which decoupled and bypass updates differ significantly."""
     result: ReplayResult = given.result
     for step in result.steps:
@@ -174,20 +175,15 @@ def _intervals_disjoint(one: MetricValue, other: MetricValue) -> bool:
     return one.high < other.low or other.high < one.low
 
 
-UPDATES_PART = Check(
-    slug="updates-part",
+@check(
     severity="note",
     stages=("replay",),
-    asks="Do decoupled and bypass updates move equally far from the sampler?",
-    says="Over several steps, decoupled and bypass updates from the same start move different "
-    "distances from the sampler: their 95% intervals of KL(rollout || new) do not overlap.",
-    fix="see the figure over steps; the faster one is the riskier",
-    example="rcdiag replay DUMP --model CHECKPOINT --steps 3",
-    find=_parting,
+    asks="Does the choice of preset matter?",
+    says="All presets make the same update on this batch: no ratio is near a threshold.",
+    fix="nothing to choose; try a step with more mismatch",
+    example="a step where sampler and trainer agree up to rounding",
 )
-
-
-def _alike(given: CheckInput) -> Iterator[Observation]:
+def all_updates_alike(given: CheckInput) -> Iterator[Observation]:
     result: ReplayResult = given.result
     pulls = {
         (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
@@ -201,15 +197,4 @@ def _alike(given: CheckInput) -> Iterator[Observation]:
         )
 
 
-ALL_UPDATES_ALIKE = Check(
-    slug="all-updates-alike",
-    severity="note",
-    stages=("replay",),
-    asks="Does the choice of preset matter?",
-    says="All presets make the same update on this batch: no ratio is near a threshold.",
-    fix="nothing to choose; try a step with more mismatch",
-    example="a step where sampler and trainer agree up to rounding",
-    find=_alike,
-)
-
-UPDATE_CHECKS = (LOSS_UNDEFINED, UNSAFE_UPDATE, UPDATES_PART, ALL_UPDATES_ALIKE)
+UPDATE_CHECKS = (loss_undefined, unsafe_update, updates_part, all_updates_alike)
