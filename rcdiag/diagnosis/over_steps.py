@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -19,12 +18,11 @@ from rcdiag.diagnosis.change_points import (
     noise_of,
 )
 from rcdiag.diagnosis.features import Features, Onset
-from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, trend
+from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, large_steps, trend
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     EQUAL,
     LARGER,
-    MANY_TIMES,
     SHOWN,
     SLIGHT,
     SURELY,
@@ -149,14 +147,69 @@ def _says(
     run: _Run, onset: Onset | None, moved: Sequence[MovedNumber], change: ChangeOfMismatch | None
 ) -> str:
     """Describe a run whose mismatch does not fall back and grow anew."""
-    if onset is None and not moved and run.rows.max() < 2 and _large(run.k3) is None:
-        return f"one row of a step is too few to see a change over {len(run.steps)} steps"
-    begins, ends = (None, None) if onset is None else (onset.step, onset.last_step)
+    steps, k3 = run.steps, run.k3
+    large = next(large_steps(k3), None)
+    if onset is None and not moved and run.rows.max() < 2 and large is None:
+        return f"one row of a step is too few to see a change over {len(steps)} steps"
+    if onset is not None and onset.last_step is not None:
+        if onset.step == onset.last_step:
+            return f"k3_kl spikes at step {onset.step} only"
+        return (
+            f"k3_kl is large in steps {onset.step} to {onset.last_step} and falls back afterwards"
+        )
     points = _points(run.series[0])
     # k3 drifts if it changes in no other way, and it does not stay small.
-    drifts = len(points) == 1 and points[0].shape == "creep" and run.k3.max() > LARGE_K3
-    drift = points[0] if drifts else None
-    return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
+    if len(points) == 1 and points[0].shape == "creep" and k3.max() > LARGE_K3:
+        small, high = points[0].levels(k3)
+        if points[0].at == 0 or high < small:
+            return _of_trend(k3)
+        return f"k3_kl grows from step {steps[_begins(points[0])]} on ({from_to(small, high)})"
+    if not moved:
+        return _of_steps_alone(run, large) if large is not None else _of_no_jump(run, onset, change)
+    if large is not None and large[0] == 0 and large[-1] == len(large) - 1:
+        end = len(large)
+        begin = f"step {steps[0]}" if end == 1 else f"steps {steps[0]} to {steps[end - 1]}"
+        before, after = float(np.median(k3[large])), float(np.median(k3[end:]))
+        drops = f"drops at step {steps[end]} ({from_to(before, after)})"
+        return f"k3_kl is large in {begin} and {drops}"
+    return _of_moved(moved)
+
+
+def _of_steps_alone(run: _Run, large: Counts) -> str:
+    """Name steps at which k3 is large, although no number changed its level."""
+    named = listed(run.steps[large].tolist(), SHOWN)
+    if len(large) == 1:
+        return f"k3_kl spikes at step {named} only (of {len(run.steps)} steps)"
+    verb = "is large" if 2 * len(large) > len(run.steps) else "spikes"
+    return f"k3_kl {verb} in {len(large)} of {len(run.steps)} steps: {named}"
+
+
+def _of_no_jump(run: _Run, onset: Onset | None, change: ChangeOfMismatch | None) -> str:
+    """Describe a run without a number that jumps."""
+    low, high = run.k3.min(), run.k3.max()
+    if high > LARGE_K3 and not 1 / LARGER < trend(run.k3) < LARGER:
+        return _of_trend(run.k3)
+    if onset is not None:
+        return f"k3_kl is larger from step {onset.step} on; no other number changes significantly"
+    if change is not None:
+        before, after = f"{change.k3_before:.2g}", f"{change.k3_after:.2g}"
+        return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
+    return f"no change over steps {run.steps[0]} to {run.steps[-1]}: k3_kl {from_to(low, high)}"
+
+
+def _of_moved(moved: Sequence[MovedNumber]) -> str:
+    """Name the numbers that changed first, and those that changed later."""
+    first = moved[0].moved_at
+    together = [one for one in moved if one.moved_at == first]
+    later = [one for one in moved if one.moved_at > first]
+    verb = "change" if len(together) > 1 else "changes"
+    at = f" first, at step {first}" if later else f" at step {first}"
+    *others, last = map(_numbers, together[:SHOWN])
+    said = f"{' and '.join([', '.join(others), last] if others else [last])} {verb}{at}"
+    if later:
+        by_step = [f"{_numbers(one)} at step {one.moved_at}" for one in later[:SHOWN]]
+        said += f"; then {', '.join(by_step)}"
+    return said
 
 
 def _of_resets(steps: Counts, k3: Array, cleared: Sequence[int]) -> str:
@@ -341,61 +394,6 @@ def _points(series: StepSeries) -> list[ChangePoint]:
     return change_points(series.scale, error, LEAST_MOVED[series.name][0], fewest=1)
 
 
-def _sentence(
-    steps: Counts,
-    k3: Array,
-    moved: Sequence[MovedNumber],
-    onset: int | None,
-    ends: int | None,
-    change: ChangeOfMismatch | None,
-    drift: ChangePoint | None,
-) -> str:
-    """Describe the changes in the order of their steps, or say that there are none."""
-    if ends is not None:
-        if onset == ends:
-            return f"k3_kl spikes at step {onset} only"
-        return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
-    if drift is not None:
-        small, large = drift.levels(k3)
-        if drift.at == 0 or large < small:
-            return _of_trend(k3)
-        return f"k3_kl grows from step {steps[_begins(drift)]} on ({from_to(small, large)})"
-    some = _large(k3)
-    if some is not None and not moved:
-        named = listed(steps[some].tolist(), SHOWN)
-        if len(some) == 1:
-            return f"k3_kl spikes at step {named} only (of {len(steps)} steps)"
-        verb = "is large" if 2 * len(some) > len(steps) else "spikes"
-        return f"k3_kl {verb} in {len(some)} of {len(steps)} steps: {named}"
-    if not moved:
-        low, high = k3.min(), k3.max()
-        if high > LARGE_K3 and not 1 / LARGER < trend(k3) < LARGER:
-            return _of_trend(k3)
-        if onset is not None:
-            return f"k3_kl is larger from step {onset} on; no other number changes significantly"
-        if change is not None:
-            before, after = f"{change.k3_before:.2g}", f"{change.k3_after:.2g}"
-            return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
-        return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {from_to(low, high)}"
-    if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
-        begin = f"step {steps[0]}" if len(some) == 1 else f"steps {steps[0]} to {steps[some[-1]]}"
-        return (
-            f"k3_kl is large in {begin} and drops at step {steps[len(some)]} "
-            f"({from_to(float(np.median(k3[some])), float(np.median(k3[len(some) :])))})"
-        )
-    first = moved[0].moved_at
-    together = [one for one in moved if one.moved_at == first]
-    later = [one for one in moved if one.moved_at > first]
-    verb = "change" if len(together) > 1 else "changes"
-    at = f" first, at step {first}" if later else f" at step {first}"
-    *others, last = map(_numbers, together[:SHOWN])
-    said = f"{' and '.join([', '.join(others), last] if others else [last])} {verb}{at}"
-    if later:
-        by_step = [f"{_numbers(one)} at step {one.moved_at}" for one in later[:SHOWN]]
-        said += f"; then {', '.join(by_step)}"
-    return said
-
-
 def _of_trend(k3: Array) -> str:
     """Describe a mismatch that grows or falls gradually."""
     third = max(len(k3) // 3, 1)
@@ -405,14 +403,6 @@ def _of_trend(k3: Array) -> str:
         f"k3_kl {verb} steadily, from {from_to(float(first), float(last))} (medians of the first "
         f"and last third of {len(k3)} steps)"
     )
-
-
-def _large(k3: Array) -> Counts | None:
-    """Return the indices of steps whose k3 is many times that of all others; None without any."""
-    for low, high in pairwise(np.sort(k3)):
-        if high > max(MANY_TIMES * low, LARGE_K3):
-            return np.flatnonzero(k3 >= high)
-    return None
 
 
 def _numbers(one: MovedNumber) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -123,9 +124,19 @@ def resets_of(values: Array) -> list[int]:
     return found
 
 
-def _apart(large: Array, small: Array) -> bool:
-    """Tell whether the k3 of some steps is large, and more than 5 times that of all others."""
-    return float(large.min()) > max(MANY_TIMES * float(small.max()), LARGE_K3)
+def _apart(large: float, small: float) -> bool:
+    """Tell whether a k3 is large, and more than 5 times another one."""
+    return large > max(MANY_TIMES * small, LARGE_K3)
+
+
+def large_steps(k3: Array) -> Iterator[Counts]:
+    """Yield the indices of steps whose k3 is large, and more than 5 times that of all others.
+
+    Where several sets of steps are, the largest set comes first.
+    """
+    for low, high in pairwise(np.sort(k3)):
+        if _apart(high, low):
+            yield np.flatnonzero(k3 >= high)
 
 
 class IdOutlier(Struct, frozen=True):
@@ -181,13 +192,13 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         if parts is None:
             return None
         k3, count = parts.k3, len(parts.k3)
-        for low, high in pairwise(np.sort(k3)):
-            large, others = np.flatnonzero(k3 >= high), k3[k3 <= low]
+        for large in large_steps(k3):
             first, end = int(large[0]), int(large[-1]) + 1
-            if first == 0 or len(large) != end - first or not _apart(k3[large], others):
+            if first == 0 or len(large) != end - first:
                 continue
             if self._large_without_one_row(parts, first, end):
                 last = end - 1 if end < count else None
+                others = np.delete(k3, large)
                 return Onset(parts, first, _median(others), _median(k3[large]), last)
         return None
 
@@ -203,7 +214,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         sums, counts = tokens.row_sums(values)[rows], tokens.per_row[rows]
         kept = np.arange(len(rows)) != int(np.argmax(sums))
         others = np.delete(parts.k3, np.s_[first:end])
-        return _apart(np.array([sums[kept].sum() / counts[kept].sum()]), others)
+        return _apart(float(sums[kept].sum() / counts[kept].sum()), float(others.max()))
 
     @cached_property
     def by_engine(self) -> MismatchByGroup | None:
