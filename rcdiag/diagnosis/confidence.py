@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.causes.cause import STAGES, Suspicion
 from rcdiag.diagnosis.experiment_fit import KINDS, NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
@@ -30,9 +30,9 @@ SUREST = 0.98
 TOKENS, ROWS = (-0.8, 1.35), (-0.85, 0.4)
 
 
-def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
+def predictors(features: Features, suspicion: Suspicion) -> dict[str, float]:
     """Return the predictors of the logistic regression by name; all are bounded."""
-    case, fit = features.case, suspicion.fit
+    case, cause, fit = features.case, suspicion.cause, suspicion.fit
     size = agrees = 0.0
     if case.trainer is not None and len(case.tokens):
         size = _bounded(math.log10(max(features.log_ratios.rms, 1e-6) / ENGINE_NOISE), 2.0)
@@ -49,7 +49,7 @@ def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[s
         "size": size,
         "who sampled agrees": agrees,
         "share of rows": suspicion.share_of_rows,
-        "umbrella": float(cause.words.family == "umbrellas"),
+        "umbrella": float(cause.is_umbrella),
     }
     if fit is not None:
         return {**of_both, **_of_experiment(fit)}
@@ -101,17 +101,12 @@ def probability(source: str, predictors: Mapping[str, float]) -> float:
     return min(1.0 / (1.0 + math.exp(-total)), SUREST)
 
 
-def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
+def confidence(features: Features, suspicion: Suspicion) -> float:
     """Return the probability that a suspected cause is right, given its evidence."""
     source = "table" if suspicion.fit is None else "experiments"
-    return probability(source, predictors(features, cause, suspicion))
+    return probability(source, predictors(features, suspicion))
 
 
-def calibrated(
-    features: Features, named: Sequence[tuple[Cause, Suspicion]]
-) -> list[tuple[Cause, Suspicion]]:
+def calibrated(features: Features, named: Sequence[Suspicion]) -> list[Suspicion]:
     """Return the causes with their scores replaced by the probability that each is right."""
-    return [
-        (cause, replace(found, confidence=confidence(features, cause, found)))
-        for cause, found in named
-    ]
+    return [replace(found, confidence=confidence(features, found)) for found in named]

@@ -92,20 +92,21 @@ def _number_rule(
         says=says,
         guide=guide,
         value=lambda e: e.numbers[name],
-        message=lambda e: f"{what} is {_short(e.numbers[name])}",
+        message=lambda e: f"{what} is {short(e.numbers[name])}",
         applies=applies,
         decides=decides,
         see=(name,),
     )
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """Write a number of a rule's message."""
     return "unknown" if value is None else f"{value:.2g}"
 
 
 def _mismatch_message(e: CorrectionEvidence) -> str:
     k3 = e.mismatch["k3_kl"]
-    message = f"sampler to trainer: {_short(k3.value)} nats per token, and nothing corrects it"
+    message = f"sampler to trainer: {short(k3.value)} nats per token, and nothing corrects it"
     return f"{message}; too few prompt groups to judge it" if k3.level == "unknown" else message
 
 
@@ -168,7 +169,7 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         "of 1, but leave no update. Absent without weights, or if they are normalised by batch.",
         guide=LEFT_OF_UPDATE,
         value=lambda e: e.mean_weight,
-        message=lambda e: f"weights average {_short(e.mean_weight)}",
+        message=lambda e: f"weights average {short(e.mean_weight)}",
         applies=lambda e: e.mean_weight is not None,
         see=("weight_sum", "ess_seq_applied"),
     ),
@@ -219,7 +220,7 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         value=lambda e: e.mismatch["ess_seq"],
         message=lambda e: (
             "no correction: all of the mismatch biases the gradient (raw ESS "
-            f"{_short(e.mismatch['ess_seq'].value)})"
+            f"{short(e.mismatch['ess_seq'].value)})"
         ),
         applies=lambda e: e.uncorrected,
         see=("naive", "ess_seq", "mismatch"),

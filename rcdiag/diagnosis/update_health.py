@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, CorrectionEvidence
+from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, CorrectionEvidence, short
 from rcdiag.diagnosis.rules import Rule, levels_of, worst_that_counts
 from rcdiag.errors import setting
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
@@ -71,10 +71,6 @@ def _growth(e: Evidence) -> float | None:
     return None if e.after is None else e.after.mismatch_growth
 
 
-def _short(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2g}"
-
-
 UPDATE_RULES: tuple[Rule[Evidence], ...] = (
     Rule(
         name="health.loss_defined",
@@ -92,7 +88,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         unit="share",
         guide=LEFT_OF_UPDATE,
         value=lambda e: e.size,
-        message=lambda e: f"sum |c| is {_short(e.size)} of that at weights of 1",
+        message=lambda e: f"sum |c| is {short(e.size)} of that at weights of 1",
         applies=lambda e: e.undefined is None and e.size is not None,
         see=("coefficients", "abs_sum", "weights"),
     ),
@@ -106,7 +102,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         value=lambda e: e.factors["staleness"].k3_kl.value,
         message=lambda e: (
             "trainer before the update to the policy that is updated: "
-            f"{_short(e.factors['staleness'].k3_kl.value)} nats"
+            f"{short(e.factors['staleness'].k3_kl.value)} nats"
         ),
         decides=True,
         see=("staleness", "k3_kl"),
@@ -159,7 +155,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         unit=_NATS,
         guide=MOVED,
         value=_moved,
-        message=lambda e: f"the step moves the policy by {_short(_moved(e))} nats per token",
+        message=lambda e: f"the step moves the policy by {short(_moved(e))} nats per token",
         applies=lambda e: e.after is not None,
         see=("kl_old_new",),
     ),

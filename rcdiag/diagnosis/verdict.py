@@ -8,27 +8,24 @@ the table and one from the experiments, and `selected` takes the more probable o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause import Cause, Suspicion
+from rcdiag.diagnosis.causes.cause import EXCLUSIVE_STAGES, Suspicion
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
+from rcdiag.diagnosis.conclusion import diagnosis_of, with_verdict
 from rcdiag.diagnosis.confidence import calibrated
-from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
+from rcdiag.diagnosis.experiments.outcome import Outcome
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
-    EXCLUSIVE_STAGES,
     NAMED,
     Named,
     diagnose,
-    diagnosis_of,
-    is_umbrella,
     ranking_score,
     suspicions,
-    with_verdict,
     without_traces,
 )
 from rcdiag.diagnosis.thresholds import HALF, LISTED, PART
@@ -51,14 +48,11 @@ def verdict_with_experiments(
     # As in `diagnose`: broken columns hold infinities and zeros.
     with np.errstate(all="ignore"):
         table = calibrated(features, suspicions(features))
-    repairs = [found.repaired for cause, found in table if cause.stage not in EXCLUSIVE_STAGES]
+    repairs = [one.repaired for one in table if one.cause.stage not in EXCLUSIVE_STAGES]
     repaired = next((one for one in reversed(repairs) if one is not None), case)
     outcome = run(_without_moved(case, repaired))
     judged = Features(repaired)
-    tried = [
-        (cause, with_verdict(judged, cause, found))
-        for cause, found in ((cause_of(slug), found) for slug, found in outcome.suspicions)
-    ]
+    tried = [with_verdict(judged, found) for found in outcome.suspicions]
     diagnosis = diagnosis_of(features, selected(table, tried, outcome) or table or tried)
     slugs = {cause.slug for cause in diagnosis.causes}
     against = dict.fromkeys([*outcome.ruled_out, *diagnosis.ruled_out])
@@ -79,90 +73,88 @@ def _without_moved(case: Case, repaired: Case) -> Case:
     return repaired.without_rows(rows) if 0.0 < rows.mean() <= HALF else repaired
 
 
-def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
+def selected(table: Named, tried: Named, outcome: Outcome) -> list[Suspicion]:
     """Choose the causes to name: the settled ones and one explanation of the remaining mismatch.
 
     Of the table's explanation and that of the experiments the more probable one is taken; a narrow
     cause goes before an umbrella, or noise, that is not much more probable.
     """
-    settled = [entry for entry in table if entry[0].stage not in EXCLUSIVE_STAGES]
+    settled = [found for found in table if found.cause.stage not in EXCLUSIVE_STAGES]
     # A table that shows no fault is no evidence against a fault that experiments find.
     left = [
-        entry
-        for entry in table
-        if entry[0].stage in EXCLUSIVE_STAGES
-        and entry[0].name not in NOTHING_WRONG
+        found
+        for found in table
+        if found.cause.stage in EXCLUSIVE_STAGES
+        and found.slug not in NOTHING_WRONG
         # An umbrella is refuted where all its narrower causes are refuted.
-        and not set(NARROWER_CAUSES.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
+        and not set(NARROWER_CAUSES.get(found.slug, (found.slug,))) <= set(outcome.ruled_out)
     ]
     tried = _confirmed(tried, left)
-    left = [entry for entry in left if entry[0].name not in {cause.name for cause, _ in tried}]
+    left = [found for found in left if found.slug not in {one.slug for one in tried}]
     everything = [*settled, *left, *tried]
     settled, left, tried = (without_traces(each, everything) for each in (settled, left, tried))
     broken = [
         found.confidence
-        for cause, found in settled
-        if cause.words.verdict == "broken" and found.repaired is None
+        for found in settled
+        if found.cause.words.verdict == "broken" and found.repaired is None
     ]
     # A broken column that cannot be repaired explains whatever the experiments find in it.
-    tried = [entry for entry in tried if entry[1].confidence >= max(broken, default=0.0)]
-    sure = [entry for entry in tried if entry[1].confidence >= NAMED]
+    tried = [found for found in tried if found.confidence >= max(broken, default=0.0)]
+    sure = [found for found in tried if found.confidence >= NAMED]
     if _best_score(left) <= _best_score(sure):
         return _once([*settled, *sure])
-    settled += [entry for entry in sure if entry[0].stage not in EXCLUSIVE_STAGES]
+    settled += [found for found in sure if found.cause.stage not in EXCLUSIVE_STAGES]
     return _once([*settled, *_beside(left, tried, outcome)])
 
 
-def _confirmed(tried: Named, left: Named) -> list[tuple[Cause, Suspicion]]:
+def _confirmed(tried: Named, left: Named) -> list[Suspicion]:
     """Combine the experiments' causes with what the table says about the same causes.
 
     A cause that both name keeps the experiments' evidence and gets the higher of both confidences.
     If the table names a special case of it (`SPECIAL_CASES`), that case replaces it.
     """
-    of_table = {cause.name: (cause, found) for cause, found in left}
+    of_table = {found.slug: found for found in left}
     confirmed = []
-    for cause, found in tried:
-        if SPECIAL_CASES.get(cause.name) in of_table:
-            confirmed.append(of_table[SPECIAL_CASES[cause.name]])
-        elif cause.name in of_table:
-            surer = max(found.confidence, of_table[cause.name][1].confidence)
-            confirmed.append((cause, replace(found, confidence=surer)))
+    for found in tried:
+        if SPECIAL_CASES.get(found.slug) in of_table:
+            confirmed.append(of_table[SPECIAL_CASES[found.slug]])
         else:
-            confirmed.append((cause, found))
+            surer = max(found, of_table.get(found.slug, found), key=lambda one: one.confidence)
+            confirmed.append(replace(found, confidence=surer.confidence))
     return confirmed
 
 
 def _best_score(explanation: Named) -> float:
     """Return the ranking score of the cause that an explanation would name first."""
-    return max((ranking_score(*entry) for entry in explanation), default=-1.0)
+    return max(map(ranking_score, explanation), default=-1.0)
 
 
-def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
+def _beside(left: Named, tried: Named, outcome: Outcome) -> list[Suspicion]:
     """Return the table's explanation, with what the experiments add to it.
 
     The experiments test every sampling distribution by itself. Where the named one leaves a
     residual above noise, differences of the two sides that experiments found are named as well. An
     umbrella cause gets a message on how much the experiments leave unexplained.
     """
-    (cause, found), *others = left
-    if any(one.stage == "distribution" for one, _ in left):
+    found, *others = left
+    if any(one.cause.stage == "distribution" for one in left):
         if _explains_all(left, outcome):
             return list(left)
         more = [
-            entry
-            for entry in tried
-            if entry[0].stage == "difference"
-            and entry[0].name not in NOTHING_WRONG
-            and entry[1].confidence >= NAMED
+            one
+            for one in tried
+            if one.cause.stage == "difference"
+            and one.slug not in NOTHING_WRONG
+            and one.confidence >= NAMED
         ]
         return [*left, *more]
-    if is_umbrella(cause):
+    if found.cause.is_umbrella:
         found = replace(
             found,
-            message=" ".join([found.message, *(one.message for _, one in tried)]),
-            evidence=[*found.evidence, *(entry for _, one in tried for entry in one.evidence)],
+            message=" ".join([found.message, *(one.message for one in tried)]),
+            evidence=[*found.evidence, *(entry for one in tried for entry in one.evidence)],
         )
-    return [(cause, found), *others]
+    return [found, *others]
 
 
 def _explains_all(left: Named, outcome: Outcome) -> bool:
@@ -171,7 +163,7 @@ def _explains_all(left: Named, outcome: Outcome) -> bool:
     If few rows are affected, the gain of the test alone is not significant; the table then adds
     the evidence that is missing.
     """
-    names = {cause.name for cause, _ in left if cause.stage == "distribution"}
+    names = {found.slug for found in left if found.cause.stage == "distribution"}
     return any(
         test.slug in names
         and test.residual.rms < PART * test.baseline.rms
@@ -180,9 +172,9 @@ def _explains_all(left: Named, outcome: Outcome) -> bool:
     )
 
 
-def _once(entries: Sequence[tuple[Cause, Suspicion]]) -> list[tuple[Cause, Suspicion]]:
-    """Keep the first entry of each cause."""
-    first: dict[str, tuple[Cause, Suspicion]] = {}
-    for cause, found in entries:
-        first.setdefault(cause.name, (cause, found))
+def _once(named: Named) -> list[Suspicion]:
+    """Keep the first suspicion of each cause."""
+    first: dict[str, Suspicion] = {}
+    for found in named:
+        first.setdefault(found.slug, found)
     return list(first.values())

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.diagnosis.case import Case, joined_cases
-from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.conclusion import verdict_of_cause
 from rcdiag.diagnosis.features import Features, rescored_policies
 from rcdiag.diagnosis.features.alignment import LEAST_COMPARED, Alignment
-from rcdiag.diagnosis.judge import verdict_of_cause
 from rcdiag.diagnosis.validity import UNKNOWN
 from tests.diagnosis.tables import (
     END,
@@ -80,8 +79,8 @@ def test_a_pattern_does_not_make_weights_valid_where_the_mean_ratio_cannot_tell(
 ) -> None:
     features = Features(made(plain, noisy(0.2), rows=10, length=40))
     assert features.validity.answer == UNKNOWN
-    found = Suspicion(confidence=0.9, message="")
-    assert verdict_of_cause(features, CAUSES[slug], found) == verdict
+    found = Suspicion(slug=slug, confidence=0.9, message="")
+    assert verdict_of_cause(features, found) == verdict
 
 
 def test_harmless_storage_is_no_verdict_on_a_table_too_small_to_compare() -> None:

@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 
 import rcdiag
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause import EXCLUSIVE_STAGES
 from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors
 from rcdiag.diagnosis.experiments.conclude import run_experiments
-from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome, cause_of
+from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, Named, suspicions
+from rcdiag.diagnosis.judge import Named, suspicions
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from rcdiag.progress import SILENT
 from rcdiag.results.diagnosis import NOTHING_WRONG
@@ -71,10 +72,10 @@ def observed(path: Path, label: dict[str, Any], run: Run | None) -> list[dict[st
             return observations(Features(case), table, table, answers(label, model=False))
         _, outcome = verdict_with_experiments(case, run)
         assert outcome is not None
-        found = [(cause_of(slug), suspicion) for slug, suspicion in outcome.suspicions]
-        settled = [entry for entry in table if entry[0].stage not in EXCLUSIVE_STAGES]
-        named = answers(label, model=True)
-        return observations(Features(outcome.sample.case), found, [*settled, *found], named)
+        settled = [found for found in table if found.cause.stage not in EXCLUSIVE_STAGES]
+        named = [*settled, *outcome.suspicions]
+        of_sample = Features(outcome.sample.case)
+        return observations(of_sample, outcome.suspicions, named, answers(label, model=True))
 
 
 def observations(
@@ -84,15 +85,15 @@ def observations(
 
     Engine noise beside a named fault does not count as a cause.
     """
-    faults = any(cause.name not in NOTHING_WRONG for cause, _ in named)
+    faults = any(one.slug not in NOTHING_WRONG for one in named)
     return [
         {
-            "cause": cause.name,
-            "predictors": predictors(features, cause, suspicion),
-            "right": "*" in right or cause.name in right,
+            "cause": one.slug,
+            "predictors": predictors(features, one),
+            "right": "*" in right or one.slug in right,
         }
-        for cause, suspicion in found
-        if not faults or cause.name not in NOTHING_WRONG
+        for one in found
+        if not faults or one.slug not in NOTHING_WRONG
     ]
 
 

@@ -350,8 +350,8 @@ def observations(folders: list[Path]) -> list[dict[str, Any]]:
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         label = json.loads(path.read_text())
         run = logged_run(path.name, read_log(path.with_suffix(".jsonl")))
-        for found, (window, _) in judge(run).found.items():
-            named = predictors(found, window)
+        for window, found in judge(run).found:
+            named = predictors(window, found)
             seen.append({"predictors": named, "right": found.slug in label["acceptable"]})
     return seen
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.checks.families import family_checks
+from rcdiag.diagnosis.conclusion import by_size
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.guides import SIZES, beyond_guides, suite_of
-from rcdiag.diagnosis.judge import by_size
 from rcdiag.formats import effective_share
 from rcdiag.pages.gauges import gauges
 from rcdiag.results import SEVERITIES

@@ -18,6 +18,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
+from rcdiag.diagnosis.causes.columns import side_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
@@ -38,7 +39,7 @@ SHIFT_SLUGS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 EXPLAINED_BY_MANY = 0.3
 
 
-def _shift(features: Features) -> tuple[str, Suspicion] | None:
+def _shift(features: Features) -> Suspicion | None:
     """Return the shift that is present: of all rows, of some rows, or after the first turn."""
     alignment = features.alignment
     shifted = alignment.shift != 0
@@ -65,7 +66,8 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     later = (lag > 0) == (moved == features.case.sampler)
     zero = float(np.nanmedian(alignment.unshifted[shifted]))
     best = float(np.nanmedian(alignment.correlations[LAGS.index(lag)][shifted]))
-    return slug, Suspicion(
+    return Suspicion(
+        slug=slug,
         confidence=EXACT if distinct >= FEWEST_OF_PATTERN else GUESS,
         message=f"{text} `{moved}` is {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
@@ -86,7 +88,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
                 later=share_later,
             ),
         ],
-        side="recorder" if moved == features.case.sampler else "trainer",
+        side=side_of(features, moved),
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
         repaired=_shifted_back(features, lag, moved),
@@ -153,7 +155,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
                 out_of_place=moved,
             )
         ],
-        side="recorder" if moved == features.case.sampler else "trainer",
+        side=side_of(features, moved),
         share_of_rows=share,
         also_possible=[],
         repaired=_put_back(features, exchanged, moved),

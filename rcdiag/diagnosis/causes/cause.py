@@ -20,9 +20,10 @@ from rcdiag.diagnosis.validity import Validity
 from rcdiag.registry import Registry
 
 # The order in which causes are weighed: later stages judge the table that earlier ones have
-# repaired. In the last two stages only the cause with the highest confidence is named.
-# `distribution` is that of the sampler.
+# repaired. In the last two, causes exclude each other: only the one with the highest confidence is
+# named. `distribution` is that of the sampler.
 STAGES = ("storage", "recording", "alignment", "distribution", "difference")
+EXCLUSIVE_STAGES = STAGES[-2:]
 
 # Scores, by kind of evidence. EXACT: values that no other cause makes, or a statement of the
 # metadata. CLEAR: a pattern that the cause predicts and its look-alikes do not. LIKELY: a pattern
@@ -32,8 +33,9 @@ EXACT, CLEAR, LIKELY, WEAK, GUESS = 0.97, 0.9, 0.85, 0.7, 0.6
 
 
 class Suspicion(Struct, frozen=True, kw_only=True):
-    """The evidence for a cause in one table, and its confidence."""
+    """The evidence for a cause, from a table, an experiment or a log, and its confidence."""
 
+    slug: str = ""  # of the cause; the judge sets it where a cause weighs itself alone
     # Score from 0 to 1 on the cause's own scale; `diagnosis.confidence` turns it into the
     # probability that is shown.
     confidence: float
@@ -50,6 +52,11 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     policy: str | None = None
     repaired: Case | None = None  # the repaired table, for later stages; None: it is not repaired
     fit: ExperimentFit | None = None  # of an experiment with a checkpoint; None: of the table alone
+
+    @property
+    def cause(self) -> Cause:
+        """Return the cause."""
+        return cause_of(self.slug)
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -69,8 +76,20 @@ class Cause(Struct, frozen=True, kw_only=True):
         """Return the slug, by which the registry knows the cause."""
         return self.words.slug
 
+    @property
+    def is_umbrella(self) -> bool:
+        """Tell whether the cause stands for several that the evidence cannot tell apart."""
+        return self.words.family == "umbrellas"
+
 
 CAUSES: Registry[Cause] = Registry("cause")
+
+
+def cause_of(slug: str) -> Cause:
+    """Return the cause of a slug; one that only experiments detect never weighs a table."""
+    if slug in CAUSES:
+        return CAUSES[slug]
+    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda features: None)
 
 
 def shipped(
@@ -81,24 +100,24 @@ def shipped(
 
 
 def one_of(
-    slug: str, found: Callable[[Features], tuple[str, Suspicion] | None]
+    slug: str, found: Callable[[Features], Suspicion | None]
 ) -> Callable[[Features], Suspicion | None]:
     """Make the function that weighs one of several exclusive causes.
 
-    `found` returns the slug of the cause that a table has, with its suspicion.
+    `found` returns the suspicion of the one that a table has, with its slug.
     """
 
     def weigh(features: Features) -> Suspicion | None:
         answer = found(features)
-        return answer[1] if answer is not None and answer[0] == slug else None
+        return answer if answer is not None and answer.slug == slug else None
 
     return weigh
 
 
 def shipped_family(
-    slugs: Sequence[str], stage: str, found: Callable[[Features], tuple[str, Suspicion] | None]
+    slugs: Sequence[str], stage: str, found: Callable[[Features], Suspicion | None]
 ) -> tuple[Cause, ...]:
-    """Make several causes of which a table has at most one; `found` returns its slug."""
+    """Make several causes of which a table has at most one; `found` returns its suspicion."""
     return tuple(shipped(slug, stage, one_of(slug, found)) for slug in slugs)
 
 

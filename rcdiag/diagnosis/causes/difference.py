@@ -26,9 +26,9 @@ from rcdiag.diagnosis.causes.noise import NOISE, SOME_ROWS, is_engine_noise, str
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import (
     WEIGHTS,
+    declared_weights,
     lags,
     looks_like_other_weights,
-    older_trainer,
     one_behind,
 )
 from rcdiag.diagnosis.features import (
@@ -109,11 +109,12 @@ def _other_tokens(features: Features) -> Pattern | None:
     )
 
 
-def of_few_tokens(features: Features) -> tuple[str, Suspicion]:
-    """Name the difference of too few tokens to judge by its size alone, with its slug."""
+def of_few_tokens(features: Features) -> Suspicion:
+    """Name the difference of too few tokens to judge by its size alone."""
     rms = features.log_ratios.rms
     small = rms < features.engine_noise
-    return "engine-noise" if small else "forwards-differ", Suspicion(
+    return Suspicion(
+        slug="engine-noise" if small else "forwards-differ",
         confidence=GUESS,
         message=f"They differ by {rms:.2g} nats rms, "
         f"{'no more' if small else 'more'} than by the rounding of two engines.",
@@ -275,7 +276,7 @@ def _until_resets(features: Features) -> Pattern | None:
     )
 
 
-def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
+def _by_rescore(features: Features) -> Suspicion | None:
     """Find the side at fault by re-scores of both sides."""
     engine, model = features.rescored
     if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
@@ -317,7 +318,8 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
         )
     else:
         return None
-    return named, Suspicion(
+    return Suspicion(
+        slug=named,
         confidence=LIKELY,
         message=f"{text}.",
         evidence=facts,
@@ -333,13 +335,14 @@ def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
     return of_weights if looks_like_other_weights(log_ratios) else otherwise
 
 
-def _quantised(features: Features) -> tuple[str, Suspicion] | None:
+def _quantised(features: Features) -> Suspicion | None:
     """Read from the metadata that the sampler's weights are quantised, and how."""
     text = features.declared.sampler.quantisation
     if text is None or features.declared.weights_differ:
         return None
     slug = next(slug for part, slug in QUANTISED.items() if part in text)
-    return slug, Suspicion(
+    return Suspicion(
+        slug=slug,
         confidence=EXACT,
         message=f"Metadata says that the sampler's weights are quantised ({text}); "
         f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
@@ -353,17 +356,17 @@ def _quantised(features: Features) -> tuple[str, Suspicion] | None:
 NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
 
 
-def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
-    """Look for a second cause next to `named`; return its slug and evidence."""
+def beside_sampling_cause(features: Features, named: str) -> Suspicion | None:
+    """Look for a second cause next to `named`."""
     if named in NOT_A_POWER:
         return None
-    found = penalty(features)
-    if found is not None:
-        return "penalty", found
+    if (found := penalty(features)) is not None:
+        return found
     prefixes = features.shared_prefixes
     if prefixes is None or prefixes.residual <= COARSE:
         return None
-    return "forwards-differ", Suspicion(
+    return Suspicion(
+        slug="forwards-differ",
         confidence=WEAK,
         message="Besides, the two forward passes differ: the log-probs of two tokens of one "
         f"context are {prefixes.residual:.2g} nats further apart on one side, as with other "
@@ -387,7 +390,8 @@ DIFFERENCE = (
         "reference-as-old",
         "difference",
         lambda features: (
-            older_trainer(features) or one_of("reference-as-old", _by_rescore)(features)
+            one_of("reference-as-old", declared_weights)(features)
+            or one_of("reference-as-old", _by_rescore)(features)
         ),
     ),
     shipped("quantised-weights", "difference", one_of("quantised-weights", _by_rescore)),

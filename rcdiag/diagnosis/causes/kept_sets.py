@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import (
@@ -192,18 +193,18 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     )
 
 
-def _which_kept_set(features: Features) -> tuple[str, Suspicion] | None:
+def _which_kept_set(features: Features) -> Suspicion | None:
     """Return the declared kept set, or the umbrella, where the log-probs show a kept set."""
     suspicion = _kept_set(features)
     if suspicion is None:
         return None
     kept = features.kept_sets
     if kept is not None and kept.same_size is not None:
-        return "top-k-renormalised", suspicion
-    return declared_kept_set(features) or "truncated-law", suspicion
+        return replace(suspicion, slug="top-k-renormalised")
+    return replace(suspicion, slug=declared_kept_set(features) or "truncated-law")
 
 
-def banned(features: Features) -> tuple[str, Suspicion] | None:
+def banned(features: Features) -> Suspicion | None:
     """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
     if not features.log_ratios.show_sampling or sets_of_one(features, features.case.sampler):
         return None  # a ban leaves no kept sets of one token
@@ -221,8 +222,8 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     if not ends and z > -SURELY:
         # that the effect ends at a position is evidence for min-tokens; logit-bias needs a larger z
         return None
-    slug = "min-tokens" if ends else "logit-bias"
-    return slug, Suspicion(
+    return Suspicion(
+        slug="min-tokens" if ends else "logit-bias",
         confidence=LIKELY,
         message=f"At {share:.2%} of the tokens the trainer's log-prob is lower, by a median of "
         f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere much higher: the "

@@ -53,6 +53,7 @@ def penalty(features: Features) -> Suspicion | None:
     if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(
+        slug="penalty",
         confidence=CLEAR,
         message="The sampler gives tokens that occurred before a lower probability than the "
         f"trainer does: the log-ratio is positive {100 * gap:.0f} percentage points more often for "

@@ -177,7 +177,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     return slug, seen, "metadata: the trainer's temperature is not the sampler's"
 
 
-def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
+def _temperature_fault(features: Features) -> Suspicion | None:
     """Return which temperature is wrong, with its evidence."""
     fault = _temperature(features)
     if fault is None:
@@ -197,7 +197,8 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     possible = [] if known else [one for one in OTHERS if one != slug]
     if either:
         possible = ["temperature-raw-recorded", *possible]
-    return slug, Suspicion(
+    return Suspicion(
+        slug=slug,
         confidence=GUESS if either else EXACT if agrees else CLEAR if raw or known else LIKELY,
         message=_sentence(slug, estimate, declared if agrees else None, features),
         evidence=[

@@ -27,7 +27,7 @@ UNLOGGED_SLUGS = ("temperature-silent", "top-p-silent")
 Z_OF_ENTROPIES = 5.0
 
 
-def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
+def _unlogged(features: Features) -> Suspicion | None:
     """Detect sampling parameters that neither column shows.
 
     Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
@@ -47,13 +47,14 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     return _unlogged_by_kept_set(features) or _unlogged_by_rescore(features)
 
 
-def _unlogged_by_metadata(features: Features) -> tuple[str, Suspicion] | None:
+def _unlogged_by_metadata(features: Features) -> Suspicion | None:
     side, trained = features.declared.sampler, features.declared.trainer.temperature
     if side.temperature is None or side.sampling_temperature in (None, side.temperature):
         return None
     if trained not in (None, side.temperature):
         return None
-    return "temperature-silent", Suspicion(
+    return Suspicion(
+        slug="temperature-silent",
         confidence=EXACT,
         message=f"Metadata says that tokens were sampled at temperature "
         f"{side.sampling_temperature:g}; both columns are of temperature {side.temperature:g}.",
@@ -89,14 +90,15 @@ def _surprisal_minus_entropy(features: Features) -> tuple[float, float] | None:
     return None
 
 
-def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str, Suspicion] | None:
+def _unlogged_by_entropy(features: Features, mean: float, z: float) -> Suspicion | None:
     if abs(z) < Z_OF_ENTROPIES:
         return None
     top_p = features.case.facts.top_p
     cut = top_p is not None and bool(np.any(top_p < 1.0))
     slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
-    return slug, Suspicion(
+    return Suspicion(
+        slug=slug,
         confidence=WEAK if either else LIKELY,
         message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than tokens of "
         f"the recorded distribution would be, by a mean of {abs(mean):.3f} nats ({z:+.0f} standard "
@@ -110,7 +112,7 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str
     )
 
 
-def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
+def _unlogged_by_kept_set(features: Features) -> Suspicion | None:
     """Detect rows that declare top-p while E[ratio] = 1: no mass is missing."""
     log_ratios = features.log_ratios
     if (
@@ -122,7 +124,8 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
         return None  # the log-probs were recorded over the kept sets, as they should be
     top_p = features.case.facts.top_p
     value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
-    return "top-p-silent", Suspicion(
+    return Suspicion(
+        slug="top-p-silent",
         confidence=LIKELY,
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
         f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
@@ -133,9 +136,10 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> tuple[str, Suspicion]:
+def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> Suspicion:
     """Report tokens that were alone in their kept set although their recorded log-prob is not 0."""
-    return "top-p-silent", Suspicion(
+    return Suspicion(
+        slug="top-p-silent",
         confidence=EXACT,
         message=f"The sampler's kept sets have {kept.mean_size:.3g} tokens on average. At "
         f"{kept.of_one:,} of {kept.tokens:,} tokens only one was left, so it was certain; these "
@@ -145,7 +149,7 @@ def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> tuple[str, Suspicion]:
     )
 
 
-def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
+def _unlogged_by_rescore(features: Features) -> Suspicion | None:
     """Look for two columns that agree with each other but not with a re-score at T of the rows."""
     case, rescored = features.case, features.rescored[1]
     if rescored is None:
@@ -156,7 +160,8 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
         return None
     if between.rms <= max(MUCH_LARGER * features.log_ratios.rms, ENGINE_NOISE):
         return None
-    return "temperature-silent", Suspicion(
+    return Suspicion(
+        slug="temperature-silent",
         confidence=CLEAR,
         message=f"`{case.sampler}` and `{case.trainer}` agree, and `{rescored}`, scored at "
         f"the rows' temperature, is their distribution at T = {seen.power:.2f}: tokens were "

@@ -46,12 +46,17 @@ EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
 STEP_OF_WEIGHTS = re.compile(r"(?:step|iter|checkpoint|ckpt)[_-]?(\d+)/?$")
 
 
-def _declared_weights(features: Features) -> Suspicion | None:
+def declared_weights(features: Features) -> Suspicion | None:
+    """Look for declared weights that differ: older ones of the trainer, else the sampler's."""
     declared = features.declared
     if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE:
         return None
     sampler, trainer = declared.sampler, declared.trainer
+    steps = [STEP_OF_WEIGHTS.search(side.model or "") for side in (sampler, trainer)]
+    if steps[0] and steps[1] and int(steps[1][1]) < int(steps[0][1]):
+        return _older_trainer(features, int(steps[0][1]), int(steps[1][1]))
     return Suspicion(
+        slug="stale-weights",
         confidence=EXACT,
         message="The sampler's weights are not the trainer's: "
         f"`{features.case.sampler}` was scored with {_model(sampler.model)}, "
@@ -70,17 +75,11 @@ def _declared_weights(features: Features) -> Suspicion | None:
     )
 
 
-def older_trainer(features: Features) -> Suspicion | None:
-    """Look for a trainer's column whose weights are of an earlier step than the sampler's."""
+def _older_trainer(features: Features, sampler: int, trainer: int) -> Suspicion:
+    """Report a trainer's column whose weights are of an earlier step than the sampler's."""
     declared = features.declared
-    if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE:
-        return None
-    names = [side.model or "" for side in (declared.sampler, declared.trainer)]
-    steps = [int(found[1]) for name in names if (found := STEP_OF_WEIGHTS.search(name))]
-    if len(steps) < 2 or steps[1] >= steps[0]:
-        return None
-    sampler, trainer = steps
     return Suspicion(
+        slug="reference-as-old",
         confidence=CLEAR,
         message=f"`{features.case.trainer}` was scored with {_model(declared.trainer.model)}, "
         f"older weights than the sampler's "
@@ -98,9 +97,9 @@ def older_trainer(features: Features) -> Suspicion | None:
 
 
 def _stale_weights(features: Features) -> Suspicion | None:
-    if older_trainer(features) is not None:
-        return None
-    return _declared_weights(features) or _lagging(features)
+    if (stated := declared_weights(features)) is not None:
+        return stated if stated.slug == "stale-weights" else None
+    return _lagging(features)
 
 
 def lags(case: Case) -> Array | None:

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import recorded_excess
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
 from rcdiag.diagnosis.thresholds import DECISIVE, FEW, MOST, NEARLY_ALL, PART, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
 
 
-def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion | None:
+def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Suspicion | None:
     """Find which rows other weights explain, given that they explain the whole column better.
 
     They may do so although some rows, steps or ends of rows are of the trainer's weights.
@@ -32,7 +32,7 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion |
     return cause_of_weights(tester, weights) or _never_synced(tester, weights)
 
 
-def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
+def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Suspicion | None:
     """Name `weights-never-synced` if the rows from some step on fit one other checkpoint.
 
     All of them must fit it better than the trainer's weights, and no row before that step.
@@ -48,7 +48,8 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion
         "trainer's weights."
     )
     evidence = fact("share of rows nearer to other weights", "from one step on", value=nearer)
-    return over_steps[0], make_suspicion(
+    return make_suspicion(
+        over_steps[0],
         _fit(tester, weights),
         message,
         [evidence],
@@ -57,7 +58,7 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion
     )
 
 
-def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
+def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Suspicion | None:
     """Name the cause where checkpoints explain the rows of a column."""
     evidence = _counted(weights)
     sampler = tester.side.name == "sampler"
@@ -73,24 +74,24 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclus
     message = _whose_weights(tester, weights, own, other, share)
     fit = _fit(tester, weights)
     if not sampler:
-        return "reference-as-old", make_suspicion(
-            fit, message, [evidence], side="trainer", share_of_rows=share
+        return make_suspicion(
+            "reference-as-old", fit, message, [evidence], side="trainer", share_of_rows=share
         )
     over_steps = _over_steps(tester, weights, own, other)
     if over_steps is not None:
         slug, from_step = over_steps
-        return slug, make_suspicion(
-            fit, message, [evidence], share_of_rows=share, from_step=from_step
+        return make_suspicion(
+            slug, fit, message, [evidence], share_of_rows=share, from_step=from_step
         )
     if share < NEARLY_ALL:
-        return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
+        return make_suspicion("replica-unsynced", fit, message, [evidence], share_of_rows=share)
     if recorded_excess(tester) < -SURELY:
         message += (
             " But the trainer's distribution sampled the tokens, so log-probs of other weights "
             "were recorded for them."
         )
-        return "draft-recorded", make_suspicion(fit, message, [evidence], side="recorder")
-    return "stale-weights", make_suspicion(fit, message, [evidence])
+        return make_suspicion("draft-recorded", fit, message, [evidence], side="recorder")
+    return make_suspicion("stale-weights", fit, message, [evidence])
 
 
 def _counted(weights: WeightsByRow) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _counted(weights: WeightsByRow) -> dict[str, Any]:
 
 def _within_rows(
     tester: HypothesisTester, weights: WeightsByRow, evidence: Mapping[str, Any]
-) -> Conclusion | None:
+) -> Suspicion | None:
     """Name the cause where rows have log-probs of several weights: in sequence, or mixed."""
     switched = float((weights.switch >= 0).mean())
     if switched > PART and weights.explained.mean() + switched > MOST:
@@ -121,15 +122,20 @@ def _within_rows(
             f"In {share_of(switched)} the first tokens were scored with other weights than the "
             "last ones."
         )
-        return "in-flight-update", make_suspicion(
-            _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
+        return make_suspicion(
+            "in-flight-update",
+            _fit(tester, weights),
+            message,
+            [dict(evidence)],
+            share_of_rows=switched,
         )
     if weights.mixed > PART and recorded_excess(tester) < -SURELY:
         message = (
             f"In {share_of(weights.mixed)} the recorded log-probs of single tokens are of other "
             "weights: those of a draft model."
         )
-        return "draft-recorded", make_suspicion(
+        return make_suspicion(
+            "draft-recorded",
             _fit(tester, weights, weights.mixed),
             message,
             [dict(evidence)],

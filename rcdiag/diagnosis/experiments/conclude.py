@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case, rms
-from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURE_SLUGS
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
@@ -23,20 +23,12 @@ from rcdiag.diagnosis.experiments.order import (
     explains,
     run_with_recorded_experts,
 )
-from rcdiag.diagnosis.experiments.outcome import (
-    ExperimentOptions,
-    Outcome,
-    cause_of,
-)
+from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
 from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE
-from rcdiag.diagnosis.experiments.unlogged_sampling import (
-    Conclusion,
-    cause_in_sampling,
-    make_suspicion,
-)
+from rcdiag.diagnosis.experiments.unlogged_sampling import cause_in_sampling, make_suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, HALF, LARGER, MOST, PART, SURELY
 from rcdiag.engines.changes import Forward
@@ -92,30 +84,29 @@ def run_experiments(
     if not found and all(side.explained for side in sides):
         found = [_name_noise(sample, sides)]
     with np.errstate(all="ignore"):
-        judged = calibrated(Features(case), [(cause_of(slug), one) for slug, one in found])
-    likeliest = sorted(judged, key=lambda entry: -entry[1].confidence)
-    outcome.suspicions = [(cause.name, suspicion) for cause, suspicion in likeliest]
+        judged = calibrated(Features(case), found)
+    outcome.suspicions = sorted(judged, key=lambda one: -one.confidence)
     outcome.ruled_out = _ruled_out(outcome)
     return outcome
 
 
 def _ruled_out(outcome: Outcome) -> list[str]:
     """List causes that experiments tried and that explain none of the columns."""
-    possible = {slug for slug, _ in outcome.suspicions}
+    possible = {found.slug for found in outcome.suspicions}
     possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
     possible |= {test.slug for test in outcome.tests if test.explained > PART and test.gain > 0.0}
     tried = [test.slug for test in outcome.tests]
-    for slug, suspicion in outcome.suspicions:
+    for found in outcome.suspicions:
         # The likelihood of the tokens rules out the other distributions of the family.
-        certain = suspicion.fit is not None and suspicion.fit.z > SURELY
-        tried += [other for family in OF_TOKENS if certain and slug in family for other in family]
+        if found.fit is not None and found.fit.z > SURELY:
+            tried += [other for family in OF_TOKENS if found.slug in family for other in family]
     return [slug for slug in dict.fromkeys(tried) if slug not in possible]
 
 
 # Columns that the unchanged model explains.
 
 
-def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Conclusion:
+def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Suspicion:
     """Name the noise where the model explains both columns."""
     exact = all(side.residual.scale <= EXACT for side in sides)
     worst = max(sides, key=lambda side: side.residual.rms)
@@ -136,7 +127,7 @@ def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Conclusion:
         by_token=max(one.by_token for one in fits),
     )
     slug = "healthy" if exact and doubt is None else "engine-noise"
-    return slug, make_suspicion(fit, message, evidence, side="none", also_possible=possible)
+    return make_suspicion(slug, fit, message, evidence, side="none", also_possible=possible)
 
 
 def doubt_of(sample: RescoredSample, side: Side) -> str | None:
@@ -185,36 +176,34 @@ def _apart(sides: Sequence[Side]) -> float | None:
 
 def _conclude_both(
     outcome: Outcome, forward: Forward, given: ExperimentOptions
-) -> list[Conclusion | None]:
+) -> list[Suspicion | None]:
     """Explain two columns that differ from the model in the same way, using the sampler's."""
     one, other = outcome.sides
     named = conclude_side(outcome, one, None, forward, given)
     names = f"{one.policy}_log_probs and {other.policy}_log_probs"
     if named is None:
         return [_name_agreement(outcome, names)]
-    slug, found = named
-    assert found.fit is not None
-    if slug in KEPT_SET_SLUGS:
+    assert named.fit is not None
+    if named.slug in KEPT_SET_SLUGS:
         # The trainer renormalises as the sampler does: both columns are of the distribution that
         # sampled.
-        words = f"{names} agree with each other, both renormalised over kept sets. {found.message}"
-        evidence = [dict(entry) for entry in found.evidence]
-        noise = make_suspicion(
-            replace(found.fit, kind="unchanged"), words, evidence, side="none", verdict="healthy"
-        )
-        return [("engine-noise", noise)]
+        words = f"{names} agree with each other, both renormalised over kept sets. {named.message}"
+        fit, evidence = replace(named.fit, kind="unchanged"), [dict(one) for one in named.evidence]
+        return [
+            make_suspicion("engine-noise", fit, words, evidence, side="none", verdict="healthy")
+        ]
     # Noise between two columns of the same weights may explain more than the named cause.
-    if found.fit.kind == "pattern":
-        falls_short = found.fit.explained < MOST
+    if named.fit.kind == "pattern":
+        falls_short = named.fit.explained < MOST
     else:
-        falls_short = found.fit.lead < BY_ITS_ERROR or found.fit.scale > LARGER
-    if slug in OF_WEIGHTS or falls_short:
+        falls_short = named.fit.lead < BY_ITS_ERROR or named.fit.scale > LARGER
+    if named.slug in OF_WEIGHTS or falls_short:
         return [_name_agreement(outcome, names)]
     words = f"{names} agree with each other but not with the tokens in the table: "
-    return [(slug, replace(found, message=f"{words}{found.message}", side="recorder"))]
+    return [replace(named, message=f"{words}{named.message}", side="recorder")]
 
 
-def _name_agreement(outcome: Outcome, names: str) -> Conclusion:
+def _name_agreement(outcome: Outcome, names: str) -> Suspicion:
     """Name the noise between two columns of the same weights, which are not the model's."""
     one, other = outcome.sides
     weights = outcome.weights.get(one.name)
@@ -234,4 +223,4 @@ def _name_agreement(outcome: Outcome, names: str) -> Conclusion:
         **{one.policy: one.residual.rms, other.policy: other.residual.rms},
     )
     message = f"{names} agree with each other; their weights are {reads}."
-    return "engine-noise", make_suspicion(fit, message, [evidence], side="none")
+    return make_suspicion("engine-noise", fit, message, [evidence], side="none")

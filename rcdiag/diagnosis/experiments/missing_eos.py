@@ -14,7 +14,7 @@ from rcdiag.diagnosis.thresholds import FEWEST_ROWS, HALF, TRIED
 from rcdiag.engines.changes import Forward, Passage
 
 
-def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str, Suspicion] | None:
+def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> Suspicion | None:
     """Return `mask-drops-last` if no response has an end token although most were about to end.
 
     A response that was cut at a length limit breaks off in the middle, where an end is unlikely.
@@ -53,7 +53,8 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
         tokens=len(asked),
         rows=len(asked),
     )
-    return "mask-drops-last", make_suspicion(
+    return make_suspicion(
+        "mask-drops-last",
         fit,
         f"No response has an end token, and after the last token of {share:.0%} of them "
         f"the model would end, with a median probability of {median:.2f}: the end token was cut "

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import rms
-from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
@@ -26,11 +26,7 @@ from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_residual, side_at, side_of
 from rcdiag.diagnosis.experiments.thresholds import FEW_OFF, GAIN
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
-from rcdiag.diagnosis.experiments.unlogged_sampling import (
-    Conclusion,
-    cause_in_sampling,
-    make_suspicion,
-)
+from rcdiag.diagnosis.experiments.unlogged_sampling import cause_in_sampling, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, ROUNDING, SURELY
@@ -51,7 +47,7 @@ WORDS_OF_RECORDER = (
 
 def conclude_side(
     outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
-) -> Conclusion | None:
+) -> Suspicion | None:
     """Name the cause of one side's column; None where the unchanged model explains it."""
     if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_OFF:
         return None
@@ -72,7 +68,7 @@ def conclude_side(
 
 def _beside_noise(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Conclusion | None:
+) -> Suspicion | None:
     """Name a cause that is certain although the unchanged model explains the column to noise."""
     tests = outcome.record(run_without_passes(tester))
     certain = _certain(tests, tester)
@@ -101,7 +97,7 @@ def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[
 
 def _cause_of_mismatch(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Conclusion:
+) -> Suspicion:
     """Name the cause of a column that the unchanged model does not explain.
 
     Tried in this order: weights that the metadata declare, experiments without a forward pass,
@@ -134,7 +130,7 @@ def _cause_of_mismatch(
     return of_rows or _name_best(outcome, order, tester)
 
 
-def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | None:
+def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Suspicion | None:
     """Name the cause of the rows that are off, if the model explains the others; else None."""
     part = only_rows_off(tester.sample, tester.side)
     if part is None:
@@ -152,10 +148,9 @@ def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | No
         named = _name_best(outcome, ranked(found), few) if found else None
     if named is None:
         return None
-    slug, suspicion = named
-    return slug, replace(
-        suspicion,
-        message=f"Only {share_of(share)} deviate from the model. In these: {suspicion.message}",
+    return replace(
+        named,
+        message=f"Only {share_of(share)} deviate from the model. In these: {named.message}",
         share_of_rows=share,
     )
 
@@ -166,7 +161,7 @@ def _try_checkpoints(
     given: ExperimentOptions,
     *,
     declared: bool = False,
-) -> Conclusion | None:
+) -> Suspicion | None:
     """Score the rows with all checkpoints, and name the cause if their weights made the column.
 
     Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
@@ -194,7 +189,7 @@ def _try_checkpoints(
 
 def _name_best(
     outcome: Outcome, order: Sequence[HypothesisTest], tester: HypothesisTester
-) -> Conclusion:
+) -> Suspicion:
     """Name the cause of the best test, with its lead over those of other causes."""
     best = order[0]
     slug = _slug(best, tester)
@@ -217,7 +212,8 @@ def _name_best(
         lead=min(leads, default=NO_RIVAL),
         not_run=outcome.not_run(tester.side),
     )
-    return slug, make_suspicion(
+    return make_suspicion(
+        slug,
         fit,
         message,
         [_evidence(test, tester) for test in [best, *close[:2]]],

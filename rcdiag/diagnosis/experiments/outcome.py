@@ -7,17 +7,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import Cause
-from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiments.hypothesis_tester import Coders, HypothesisTest, no_coders
 from rcdiag.diagnosis.experiments.order import RunSummary
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow
 from rcdiag.diagnosis.validity import Interval
-
-Suspicions = list[Conclusion]
 
 
 class ExperimentOptions(Struct, frozen=True, kw_only=True):
@@ -35,7 +30,7 @@ class Outcome(Struct):
 
     sample: RescoredSample
     sides: list[Side]
-    suspicions: Suspicions = field(default_factory=list)
+    suspicions: list[Suspicion] = field(default_factory=list)
     ruled_out: list[str] = field(default_factory=list)
     tests: list[HypothesisTest] = field(default_factory=list)
     open: list[str] = field(default_factory=list)  # experiments for which no time was left
@@ -57,10 +52,3 @@ class Outcome(Struct):
         """Return the share of the experiments on a side for which no time was left."""
         left = len(set(self.open))
         return left / max(left + self.experiments_of(side), 1)
-
-
-def cause_of(slug: str) -> Cause:
-    """Return the cause of a slug; one that only experiments detect never weighs a table."""
-    if slug in CAUSES:
-        return CAUSES[slug]
-    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda features: None)

@@ -105,11 +105,10 @@ def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> i
     assert tester.encode is not None
     assert tester.decode is not None
     best: int | None = None
-    borders = [0, *(np.flatnonzero(np.diff(mask.astype(np.int8))) + 1).tolist(), len(ids)]
-    turns = [ids[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)]
+    runs = np.split(ids, np.flatnonzero(np.diff(mask)) + 1)
     whole = tester.encode(tester.decode(ids.tolist()))
     stripped = [
-        token for turn in turns for token in tester.encode(tester.decode(turn.tolist()).strip())
+        token for run in runs for token in tester.encode(tester.decode(run.tolist()).strip())
     ]
     for made in (whole, stripped):
         size = min(len(made), len(ids))

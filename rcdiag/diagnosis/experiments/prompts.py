@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -156,9 +157,8 @@ def turns(tester: HypothesisTester, row: int) -> list[Turn]:
     """Return the runs of sampled and of not sampled tokens in a response."""
     case = tester.sample.case
     mask = case.mask[case.start[row] : case.start[row] + case.lengths[row]]
-    borders = np.flatnonzero(np.diff(mask.astype(np.int8))) + 1
-    edges = [0, *borders.tolist(), len(mask)]
-    return [(edges[i], edges[i + 1], bool(mask[edges[i]])) for i in range(len(edges) - 1)]
+    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
+    return [(start, stop, bool(mask[start])) for start, stop in pairwise(edges)]
 
 
 def has_turns(tester: HypothesisTester) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.causes.cause import EXCLUSIVE_STAGES
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTest,
     HypothesisTester,
@@ -17,7 +18,7 @@ from rcdiag.diagnosis.experiments.thresholds import GAIN
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES
-from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, suspicions
+from rcdiag.diagnosis.judge import suspicions
 from rcdiag.diagnosis.thresholds import FEWEST, HALF, SLIGHT
 from rcdiag.formats import share_of
 
@@ -61,9 +62,9 @@ def repairs(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     recorded, expected = side.recorded[at], side.expected[at]
     with np.errstate(all="ignore"):
         found = suspicions(Features(as_table(tester.sample, side)))
-    for cause, suspicion in found:
+    for suspicion in found:
         repaired = suspicion.repaired
-        if cause.stage in EXCLUSIVE_STAGES or repaired is None:
+        if suspicion.cause.stage in EXCLUSIVE_STAGES or repaired is None:
             continue
         judged = np.bincount(repaired.owner[repaired.mask], minlength=len(repaired.lengths)) > 0
         inside, usable = judged[repaired.owner], repaired.mask & side.known[at]
@@ -74,8 +75,8 @@ def repairs(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         left = np.where(inside, np.where(usable, distance, 0.0), recorded - expected)
         share = suspicion.share_of_rows * float(judged.mean())
         yield tester.test(
-            cause.name,
-            f"{cause.name} in {share_of(share)}",
+            suspicion.slug,
+            f"{suspicion.slug} in {share_of(share)}",
             recorded - left,
             at,
             values={"share_of_rows": share},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTest,
     HypothesisTester,
@@ -12,7 +12,7 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
 )
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sides import fit_of_residual
-from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.thresholds import HALF, SURELY
 from rcdiag.engines.changes import RecordedExperts
 from rcdiag.formats import percentage
@@ -36,7 +36,7 @@ def recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         yield test
 
 
-def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Conclusion | None:
+def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Suspicion | None:
     """Return `moe-routing` where the sampler's experts explain most of its column's distance."""
     if test.explained < HALF or test.z < SURELY:
         return None
@@ -53,4 +53,4 @@ def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -
         "most of it is caused by the experts",
         **{"own experts": test.baseline.rms, "recorded experts": test.residual.rms},
     )
-    return "moe-routing", make_suspicion(fit, message, [evidence], side="none")
+    return make_suspicion("moe-routing", fit, message, [evidence], side="none")

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.outcome import Outcome
 from rcdiag.diagnosis.experiments.patterns import (
@@ -23,7 +23,7 @@ from rcdiag.diagnosis.experiments.patterns import (
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST
 from rcdiag.diagnosis.experiments.sides import as_table, fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import OUTLYING
-from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import GENERIC, suspicions
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MANY_TIMES, MOST, MUCH_LARGER, PART
@@ -44,7 +44,7 @@ class Guess(Struct, frozen=True):
     verdict: str | None = None  # None: the cause's own
 
 
-def name_chance(tester: HypothesisTester) -> Conclusion | None:
+def name_chance(tester: HypothesisTester) -> Suspicion | None:
     """Name dropout where equal contexts got different values."""
     sample, side = tester.sample, tester.side
     # Dropout affects every row, but may not be visible in short ones.
@@ -57,7 +57,8 @@ def name_chance(tester: HypothesisTester) -> Conclusion | None:
         f"In {share_of(share, 'contexts that occur more than once')}, {side.policy}_log_probs "
         "differ from each other: they are random, which another model would not make them."
     )
-    return "dropout-in-trainer", make_suspicion(
+    return make_suspicion(
+        "dropout-in-trainer",
         fit_of_side(tester.sample, side, "pattern", explained=share),
         message,
         [fact("same context, other value", "random", value=share)],
@@ -70,7 +71,7 @@ def name_unexplained(
     tester: HypothesisTester,
     order: Sequence[HypothesisTest],
     close: Sequence[Mapping[str, Any]],
-) -> Conclusion:
+) -> Suspicion:
     """Name the best guess for a column; `close` is the evidence of the best tests, in `order`."""
     side = tester.side
     guess = _by_elimination(tester)
@@ -96,7 +97,8 @@ def name_unexplained(
         lead=-order[0].z if order else 0.0,
         not_run=outcome.not_run(side),
     )
-    return guess.slug, make_suspicion(
+    return make_suspicion(
+        guess.slug,
         fit,
         message,
         [evidence, *guess.evidence, *worth],
@@ -142,15 +144,14 @@ def _as_a_table(tester: HypothesisTester) -> Guess | None:
 
     None where the table shows only that the two differ.
     """
-    for cause, found in suspicions(Features(as_table(tester.sample, tester.side))):
+    for found in suspicions(Features(as_table(tester.sample, tester.side))):
         # Experiments have tried the other causes of the stage `distribution`.
-        of_context = cause.stage == "distribution" and cause.words.family == "context"
-        if cause.name in (GENERIC, *NOTHING_WRONG) or not (
-            of_context or cause.stage == "difference"
-        ):
+        stage, family = found.cause.stage, found.cause.words.family
+        of_context = stage == "distribution" and family == "context"
+        if found.slug in (GENERIC, *NOTHING_WRONG) or not (of_context or stage == "difference"):
             continue
         return Guess(
-            cause.name,
+            found.slug,
             found.message,
             found.confidence,
             evidence=[dict(entry) for entry in found.evidence],

@@ -20,19 +20,17 @@ from rcdiag.diagnosis.thresholds import A_POWER, DECISIVE, FEWEST, PART, SURELY,
 from rcdiag.diagnosis.validity import Interval
 from rcdiag.statistics.metrics.tail import NORMAL_REACH
 
-Conclusion = tuple[str, Suspicion]  # slug of a cause, and the evidence for it
-
 
 def make_suspicion(
-    fit: ExperimentFit, message: str, evidence: Sequence[dict[str, Any]], **more: Any
+    slug: str, fit: ExperimentFit, message: str, evidence: Sequence[dict[str, Any]], **more: Any
 ) -> Suspicion:
     """Make the suspicion of an experiment; its confidence is later computed from `fit`."""
-    return Suspicion(confidence=0.0, fit=fit, message=message, evidence=evidence, **more)
+    return Suspicion(slug=slug, confidence=0.0, fit=fit, message=message, evidence=evidence, **more)
 
 
 def cause_in_sampling(
     sample: RescoredSample, sides: Sequence[Side]
-) -> tuple[Interval | None, Conclusion | None]:
+) -> tuple[Interval | None, Suspicion | None]:
     """Return the temperature of the tokens, and the cause that follows from it; None if unknown.
 
     The columns' temperatures are those at which the trainer's model explains them.
@@ -82,7 +80,7 @@ def _columns_differ(
     recorded: float,
     trained: float,
     evidence: Sequence[dict[str, Any]],
-) -> Conclusion:
+) -> Suspicion:
     """Name the cause where sampler's and trainer's columns have two temperatures.
 
     The evidence is the log-likelihood ratio of the tokens at these two temperatures, and how near
@@ -112,7 +110,7 @@ def _columns_differ(
     explained = 1.0 - off / abs(trained - recorded)
     z = _z_of(abs(likelier))
     fit = fit_of_side(sample, sampler, "tokens", explained=explained, z=z)
-    return slug, make_suspicion(fit, f"{words}.", evidence)
+    return make_suspicion(slug, fit, f"{words}.", evidence)
 
 
 def _error(tokens: Interval) -> float:
@@ -126,7 +124,7 @@ def _columns_agree(
     tokens: Interval,
     recorded: float,
     evidence: Sequence[dict[str, Any]],
-) -> Conclusion | None:
+) -> Suspicion | None:
     """Name sampling parameters that neither column contains, so that there is no mismatch."""
     kept = support_of_tokens(sample.distribution, recorded)
     gain_of_temperature = float(
@@ -157,7 +155,7 @@ def _columns_agree(
             outside=kept.outside,
             expected=kept.expected,
         )
-        return "top-p-silent", make_suspicion(fit, message, [found])
+        return make_suspicion("top-p-silent", fit, message, [found])
     other, errors = abs(tokens.value - recorded), abs(tokens.value - recorded) / _error(tokens)
     certain = errors > SURELY and gain_of_temperature > WITH_A_CHOICE
     if abs(np.log(tokens.value / recorded)) <= A_POWER or not certain:
@@ -172,7 +170,8 @@ def _columns_agree(
     fit = fit_of_side(
         sample, sampler, "tokens", explained=1.0, z=errors, lead=_z_of(max(-ahead, 0.0))
     )
-    return "temperature-silent", make_suspicion(
+    return make_suspicion(
+        "temperature-silent",
         fit,
         f"Tokens were sampled at {_written(tokens)}; the columns are of T = {recorded:.2f} and "
         "agree with each other, so that there is no mismatch.",
@@ -182,7 +181,7 @@ def _columns_agree(
 
 def _unmasked_tools(
     sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Interval, at: str
-) -> Conclusion:
+) -> Suspicion:
     """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())
     rows = len(np.unique(sample.owner[foreign])) / len(sample.rows)
@@ -192,6 +191,6 @@ def _unmasked_tools(
         f"{at}."
     )
     found = fact("tokens in spans of high surprisal", "not sampled by the policy", value=share)
-    return "mask-includes-tool", make_suspicion(
-        fit, message, [found], side="recorder", share_of_rows=rows
+    return make_suspicion(
+        "mask-includes-tool", fit, message, [found], side="recorder", share_of_rows=rows
     )

@@ -60,7 +60,7 @@ class Features(Struct, frozen=True, dict=True):
     def columns(self) -> dict[str, StoredColumn]:
         """Return the stored column of each policy of the pair, the sampler's first."""
         names = [name for name in (self.case.sampler, self.case.trainer) if name is not None]
-        others = [*names[1:], None][: len(names)] if len(names) == 1 else [names[1], names[0]]
+        others = reversed(names) if len(names) > 1 else [None]
         return {
             name: stored_column(self.case, name, other)
             for name, other in zip(names, others, strict=True)

@@ -55,7 +55,7 @@ def parting_of(one: Series, other: Series) -> Change | None:
     The steps are those that both runs log. `before` and `after` are differences on the quantity's
     own scale.
     """
-    steps, here, there = _common(one, other)
+    steps, here, there = common(one, other)
     scaled = one.quantity.scaled
     apart = scaled(here) - scaled(there)
     changes = _changes(one, steps, apart, apart)
@@ -64,7 +64,7 @@ def parting_of(one: Series, other: Series) -> Change | None:
 
 def levels_apart(one: Series, other: Series) -> tuple[float, float] | None:
     """Return the medians of a quantity in two runs over common steps, if it differs enough."""
-    steps, here, there = _common(one, other)
+    steps, here, there = common(one, other)
     if not len(steps):
         return None
     levels = float(np.median(here)), float(np.median(there))
@@ -72,7 +72,7 @@ def levels_apart(one: Series, other: Series) -> tuple[float, float] | None:
     return levels if abs(first - second) >= LEAST_MOVED[one.quantity.scale] else None
 
 
-def _common(one: Series, other: Series) -> tuple[Counts, Array, Array]:
+def common(one: Series, other: Series) -> tuple[Counts, Array, Array]:
     """Return the steps at which both series have a finite number, and these numbers."""
     steps, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
     first, second = one.values[here], other.values[there]

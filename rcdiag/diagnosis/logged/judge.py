@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,21 +13,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Counts
-from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import LIKELY, fact
+from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.conclusion import gravity, named_cause, see_how, verdict_of
 from rcdiag.diagnosis.confidence import probability
-from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
 from rcdiag.diagnosis.logged.causes.correction import COSTS_LITTLE
-from rcdiag.diagnosis.logged.causes.found import ENGINE, OWN_TOKENS, Found, undecided
+from rcdiag.diagnosis.logged.causes.found import ENGINE, OWN_TOKENS, undecided
 from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
     beyond_rounding,
     steps_by_far,
 )
-from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
+from rcdiag.diagnosis.logged.changes import Change, changes_of, common, lasts
 from rcdiag.diagnosis.logged.over_steps import (
     OF_SIZE,
     OF_UPDATE,
@@ -64,7 +63,6 @@ from rcdiag.results.diagnosis import (
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
-ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes, by their verdict
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
@@ -72,13 +70,15 @@ STALE = ("stale-weights", "weights-never-synced")
 OF_A_JUMP = ("quantised-weights", "weights-differ")
 
 
+Shown = tuple[Window, Suspicion]  # the steps that show a cause, and the cause
+
+
 class Judged(Struct, frozen=True, kw_only=True):
     """The judgement of one run's log."""
 
     diagnosis: Diagnosis
     changes: Sequence[Change]
-    # Each cause found -> the stretch that shows it, and the step at which it began.
-    found: Mapping[Found, tuple[Window, int | None]] = {}
+    found: Sequence[Shown] = ()  # each cause with the stretch that shows it
     # The stretch of the first cause; None if the log has no number of the mismatch.
     shown: Window | None = None
 
@@ -94,7 +94,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
     stretches = _stretches(run, changes, periodic, steps_not_finite(run))
     in_stretches = ((window, found_in(window)) for window in stretches)
-    of_run = (found for look in CAUSES_OF_RUNS if (found := look(run)) is not None)
+    of_run = (seen for look in CAUSES_OF_RUNS if (seen := look(run)) is not None)
     named = [
         (window, _by_course(run, changes, window, one))
         for window, one in (*of_run, *in_stretches)
@@ -107,14 +107,14 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         faults = [(of, one) for of in since if (one := beyond_by_far(of)) is not None]
     if not faults:
         faults = [lone for window in stretches if (lone := _in_few_steps(window)) is not None]
-    began = _each_once(run.steps[0], changes, faults or named[-1:])
+    found = _each_once(run.steps[0], changes, faults or named[-1:])
     named_causes = sorted(
-        ((_named_cause(one, window, step), window) for one, (window, step) in began.items()),
-        key=lambda one: (ORDER.index(one[0].verdict), -one[0].confidence),
+        ((_named_cause(window, one), window) for window, one in found),
+        key=lambda one: gravity(one[0]),
     )
     causes = [cause for cause, _ in named_causes]
     shown = named_causes[0][1] if causes else stretches[-1]
-    verdict = _verdict(causes)
+    verdict = verdict_of(causes)
     began_at = causes[0].from_step if causes else None
     first = int(run.steps[0]) if began_at is None else began_at
     return Judged(
@@ -134,7 +134,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             ),
         ),
         changes=changes,
-        found=began,
+        found=found,
         shown=shown,
     )
 
@@ -145,7 +145,7 @@ def _since(run: LoggedRun, change: Change, changes: Sequence[Change]) -> Window:
     return Window(run, np.array(steps, np.int64))
 
 
-def _in_few_steps(window: Window) -> tuple[Window, Found] | None:
+def _in_few_steps(window: Window) -> Shown | None:
     """Judge the steps of a healthy stretch that are beyond rounding by far; None without any."""
     steps = steps_by_far(window)
     few = Window(window.run, steps)
@@ -204,20 +204,19 @@ def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
     return int(during[-max(len(during) // 4, 1)])
 
 
-def _each_once(
-    start: int, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
-) -> dict[Found, tuple[Window, int | None]]:
+def _each_once(start: int, changes: Sequence[Change], faults: Sequence[Shown]) -> list[Shown]:
     """Return each cause once: as its worst stretch shows it, and the first step at which it began.
 
     The step is None if the cause is there from the first step on, or is none.
     """
-    causes = {}
+    found = []
     for slug in dict.fromkeys(one.slug for _, one in faults):
-        alike = [(window, one) for window, one in faults if one.slug == slug]
-        window, one = min(alike, key=lambda of: (ORDER.index(_verdict_of(of[1])), -of[1].score))
+        alike = [(window, _with_verdict(one)) for window, one in faults if one.slug == slug]
+        window, one = min(alike, key=lambda of: gravity(of[1]))
         began = min(_began(changes, of) for of, _ in alike)
-        causes[one] = window, None if began <= start or slug in NOTHING_WRONG else began
-    return causes
+        since = None if began <= start or slug in NOTHING_WRONG else began
+        found.append((window, replace(one, from_step=since)))
+    return found
 
 
 def _began(changes: Sequence[Change], window: Window) -> int:
@@ -232,7 +231,9 @@ def _began(changes: Sequence[Change], window: Window) -> int:
     return min(bends, default=window.first)
 
 
-def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found: Found) -> Found:
+def _by_course(
+    run: LoggedRun, changes: Sequence[Change], window: Window, found: Suspicion
+) -> Suspicion:
     """Name weights that lag, or no rounding, where the course of the mismatch shows it."""
     grown = [
         change
@@ -278,7 +279,9 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         found,
         message=f"{found.message} {grows}: weights that fall behind, or noise that grows.",
         evidence=[evidence, *found.evidence],
-        also_possible=(*dict.fromkeys((*STALE, "quantised-weights", *found.also_possible)),),
+        also_possible=(
+            *dict.fromkeys((*STALE, "quantised-weights", *(found.also_possible or ()))),
+        ),
     )
 
 
@@ -321,7 +324,7 @@ def _jumps(change: Change) -> bool:
     return of_size and change.shape == "jump" and change.after > least * change.before > 0.0
 
 
-def _changes_size(change: Change, found: Found) -> Found:
+def _changes_size(change: Change, found: Suspicion) -> Suspicion:
     """Name a mismatch that grows or jumps where other numbers are as small as rounding."""
     grows = change.shape == "creep"
     moved = f"{'grows steadily' if grows else 'jumps'} from {from_to(change.before, change.after)}"
@@ -342,16 +345,18 @@ def _changes_size(change: Change, found: Found) -> Found:
                 before=change.before,
                 after=change.after,
             ),
-            *found.evidence,
+            *map(dict, found.evidence),
         ],
         (*(STALE if grows else OF_A_JUMP), "engine-noise"),
     )
 
 
-def _as(found: Found, slug: str, score: float, message: str, evidence: dict[str, Any]) -> Found:
-    return Found(
+def _as(
+    found: Suspicion, slug: str, score: float, message: str, evidence: dict[str, Any]
+) -> Suspicion:
+    return Suspicion(
         slug=slug,
-        score=score,
+        confidence=score,
         message=message,
         evidence=[evidence, *found.evidence],
         verdict="correctable",
@@ -359,11 +364,8 @@ def _as(found: Found, slug: str, score: float, message: str, evidence: dict[str,
     )
 
 
-def _rank_correlation(one: Any, other: Any) -> float:
-    _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
-    x, y = one.values[here], other.values[there]
-    known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
+def _rank_correlation(one: Series, other: Series) -> float:
+    _, x, y = common(one, other)
     if len(x) < FEWEST_ROWS or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     from scipy.stats import spearmanr
@@ -371,53 +373,32 @@ def _rank_correlation(one: Any, other: Any) -> float:
     return float(spearmanr(x, y).statistic)
 
 
-def _verdict_of(found: Found) -> str:
-    verdict = found.verdict or CAUSES[found.slug].words.verdict
-    return "healthy" if verdict == "guides" else verdict
+def _with_verdict(found: Suspicion) -> Suspicion:
+    """Return a suspicion with the verdict of its cause; of guides a log knows no limit."""
+    verdict = found.verdict or found.cause.words.verdict
+    return replace(found, verdict="healthy" if verdict == "guides" else verdict)
 
 
-def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
-    words, verdict = CAUSES[found.slug].words, _verdict_of(found)
-    texts = [] if verdict == "healthy" or found.slug in NOTHING_WRONG else words.mend[:2]
-    actions = [Action(text=text) for text in texts]
+def _named_cause(window: Window, found: Suspicion) -> NamedCause:
+    harmless = found.verdict == "healthy" or found.slug in NOTHING_WRONG
+    actions = [] if harmless else [Action(text=text) for text in found.cause.words.mend[:2]]
     if actions:
-        command = f"rcdiag explain {found.slug}"
-        actions.append(Action(text="See how in your trainer", command=command))
-    return NamedCause(
-        slug=found.slug,
-        verdict=verdict,
-        confidence=round(probability("log", predictors(found, window)), 3),
-        side=found.side or words.side,
-        share_of_rows=1.0,
-        message=found.message,
-        evidence=list(found.evidence),
-        actions=actions,
-        also_possible=[slug for slug in found.also_possible if slug != found.slug],
-        from_step=step,
-    )
+        actions.append(see_how(found.slug))
+    sure = replace(found, confidence=probability("log", predictors(window, found)))
+    return named_cause(sure, actions, found.evidence)
 
 
-def predictors(found: Found, window: Window) -> dict[str, float]:
+def predictors(window: Window, found: Suspicion) -> dict[str, float]:
     """Return the predictors of the confidence in a cause, by name; all are bounded."""
     size = 0.0 if window.rms is None else math.log10(max(window.rms, 1e-4) / ENGINE)
     return {
         "constant": 1.0,
-        "score": math.log(found.score / (1.0 - found.score)),
-        "umbrella": float(CAUSES[found.slug].words.family == "umbrellas"),
+        "score": math.log(found.confidence / (1.0 - found.confidence)),
+        "umbrella": float(found.cause.is_umbrella),
         "steps": math.log10(len(window.steps) / USUAL_STEPS),
         "keys": math.log10(max(len(window.run.of_mismatch), 1) / USUAL_KEYS),
         "size": min(max(size, -2.0), 2.0),
     }
-
-
-def _verdict(causes: Sequence[NamedCause]) -> str:
-    """Return the verdict of the first cause; `inconclusive` if its confidence is too low."""
-    if not causes:
-        return "inconclusive"
-    first = causes[0]
-    if first.verdict == "broken" and first.confidence < DECIDES:
-        return "inconclusive"
-    return first.verdict
 
 
 def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
@@ -451,7 +432,7 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
     k1 = window.k1
     if k1 is not None and k1.value > 0 and k1.z > SURELY:
         against["temperature-raw-recorded"] = (
-            f"`{window.key_of_k1}` {k1.value:.2g}: the trainer does not find the tokens likelier"
+            f"`{k1.key}` {k1.value:.2g}: the trainer does not find the tokens likelier"
         )
     named = {cause.slug for cause in causes}
     return {slug: why for slug, why in against.items() if slug not in named}

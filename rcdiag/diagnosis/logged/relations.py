@@ -43,6 +43,14 @@ def _mean_ratio(window: Window) -> float | None:
     return None if window.excess is None else 1.0 + window.excess.value
 
 
+def _said_mean_ratio(window: Window) -> str:
+    assert window.excess is not None
+    return (
+        f"`{window.excess.key}` is {_mean_ratio(window):.4g}; it is about 1 if the recorded "
+        f"distribution sampled, and about {1.0 + (window.rms or 0.0) ** 2:.4g} if the trainer's did"
+    )
+
+
 def _excess(window: Window) -> float | None:
     """Return (E[ratio] - 1) / E[log_ratio^2].
 
@@ -197,11 +205,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         unit="share",
         guide=Guide(warning=0.25, error=0.5, around=0.0, source=f"{PROPOSAL}: {SAMPLED}"),
         value=_excess,
-        message=lambda window: (
-            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}; it is about 1 if the "
-            "recorded distribution sampled, and about "
-            f"{1.0 + (window.rms or 0.0) ** 2:.4g} if the trainer's did"
-        ),
+        message=_said_mean_ratio,
     ),
     Rule(
         name="log.uniform-guess",

@@ -30,6 +30,7 @@ class Estimate(Struct, frozen=True):
 
     value: float
     error: float  # NaN where the window has one step
+    key: str  # of the log, or the formula of keys, that it is taken from
 
     @property
     def z(self) -> float:
@@ -115,7 +116,10 @@ class Window(Struct, frozen=True, dict=True):
         return fact(self.key(name), reads, value=None if found is None else float(f"{found:.4g}"))
 
     def estimate(self, *names: str) -> Estimate | None:
-        """Return the mean over steps of the first quantity minus the others, with its error."""
+        """Return the mean over steps of the first quantity minus the others, with its error.
+
+        Of two keys with the other sign, which begin with a minus, `-a - -b` is written `b - a`.
+        """
         several = [self.series(name) for name in names]
         if any(one is None for one in several):
             return None
@@ -127,18 +131,22 @@ class Window(Struct, frozen=True, dict=True):
                     by_step[step].append(value)
         rows = [values for values in by_step.values() if len(values) == len(names)]
         made = np.array([values[0] - sum(values[1:]) for values in rows])
-        return _estimate(made[np.isfinite(made)])
+        keys = [self.key(name) for name in names]
+        if len(keys) == 2 and all(key.startswith("-") for key in keys):
+            keys = [keys[1][1:], keys[0][1:]]
+        return _estimate(made[np.isfinite(made)], " - ".join(keys))
 
     @cached_property
     def excess(self) -> Estimate | None:
         """Return E[ratio] - 1, which is 0 if the recorded distribution sampled.
 
         It is taken from the logged mean ratio, or from k3 - k1 = E[ratio] - 1, or from k2 - k1,
-        which is the same to second order.
+        which is the same to second order. Its key is the one of E[ratio].
         """
-        if self.has_ratio and (of_ratio := self.estimate("ratio_mean")) is not None:
-            return Estimate(of_ratio.value - 1.0, of_ratio.error)
-        return self.estimate("k3", "k1") or self.estimate("k2", "k1")
+        if self.has_ratio and (logged := self.estimate("ratio_mean")) is not None:
+            return Estimate(logged.value - 1.0, logged.error, logged.key)
+        made = self.estimate("k3", "k1") or self.estimate("k2", "k1")
+        return None if made is None else Estimate(made.value, made.error, f"1 + {made.key}")
 
     @property
     def has_ratio(self) -> bool:
@@ -156,7 +164,7 @@ class Window(Struct, frozen=True, dict=True):
         mean, least = self.estimate("weight_mean"), self.values("least_weight")
         if mean is None or not len(least):
             return None
-        return Estimate(mean.value - float(np.nanmin(least)) - 1.0, mean.error)
+        return Estimate(mean.value - float(np.nanmin(least)) - 1.0, mean.error, mean.key)
 
     @cached_property
     def k1(self) -> Estimate | None:
@@ -164,31 +172,18 @@ class Window(Struct, frozen=True, dict=True):
         for names in OF_K1:
             if (logged := self.estimate(*names)) is not None:
                 return logged
-        derived = self.estimate("k3", "ratio_mean") if self.has_ratio else None
-        return None if derived is None else Estimate(derived.value + 1.0, derived.error)
-
-    @property
-    def key_of_k1(self) -> str:
-        """Return the key, or the formula of keys, that k1 is taken from.
-
-        Of two keys with the other sign, which begin with a minus, `-a - -b` is written `b - a`.
-        """
-        for names in OF_K1:
-            if self.estimate(*names) is not None:
-                keys = [self.key(name) for name in names]
-                if len(keys) == 2 and all(key.startswith("-") for key in keys):
-                    keys = [keys[1][1:], keys[0][1:]]
-                return " - ".join(keys)
-        return f"{self.key('k3')} - {self.key('ratio_mean')} + 1"
+        made = self.estimate("k3", "ratio_mean") if self.has_ratio else None
+        return None if made is None else Estimate(made.value + 1.0, made.error, f"{made.key} + 1")
 
     @property
     def key_of_size(self) -> str:
         """Return the key, or the formula of keys, that `rms` is estimated from."""
         if self.of_size[0] in SIZES:
             return self.key(self.of_size[0])
+        assert self.k1 is not None
         if self.k3_of_weights is None:
-            return self.key_of_k1
-        sign, key = " + ", self.key_of_k1
+            return self.k1.key
+        sign, key = " + ", self.k1.key
         if key.startswith("-"):
             sign, key = " - ", key[1:]
         return f"{self.key('weight_mean')} - 1{sign}{key}"
@@ -201,14 +196,6 @@ class Window(Struct, frozen=True, dict=True):
             return None
         k3 = weight - 1.0 + self.k1.value
         return k3 if k3 > abs(self.k1.value) else None
-
-    @property
-    def name_of_ratio(self) -> str:
-        """Return the key of the mean ratio, or the sum of keys that it is computed as."""
-        if self.has_ratio:
-            return self.key("ratio_mean")
-        size = "k3" if self.series("k3") is not None else "k2"
-        return f"1 + {self.key(size)} - {self.key('k1')}"
 
     @cached_property
     def of_size(self) -> tuple[str, ...]:
@@ -276,7 +263,7 @@ def rms_of(name: str, values: Array) -> Array:
     return np.asarray(np.sqrt(2.0) * np.sqrt(squares))  # 2 * 1e308 overflows
 
 
-def _estimate(values: Array) -> Estimate | None:
+def _estimate(values: Array, key: str) -> Estimate | None:
     """Return the mean of values with its standard error; None without any.
 
     It is the mean, not the median, because a few steps often dominate E[ratio].
@@ -284,6 +271,6 @@ def _estimate(values: Array) -> Estimate | None:
     if not len(values):
         return None
     if len(values) < 2:
-        return Estimate(float(values[0]), float("nan"))
+        return Estimate(float(values[0]), float("nan"), key)
     error = float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
-    return Estimate(float(np.mean(values)), max(error, 1e-15))
+    return Estimate(float(np.mean(values)), max(error, 1e-15), key)

@@ -31,8 +31,10 @@ from tests.diagnosis.experiments.samples import (
 T = 0.6
 
 
-def suspected(confidence: float, message: str, evidence: list[dict[str, Any]], **more: Any) -> Any:
-    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
+def suspected(
+    slug: str, confidence: float, message: str, evidence: list[dict[str, Any]], **more: Any
+) -> Suspicion:
+    return Suspicion(slug=slug, confidence=confidence, message=message, evidence=evidence, **more)
 
 
 def of_temperature(case: Case, model: TableOfLogits, temperature: float) -> NDArray[np.float64]:
@@ -70,8 +72,8 @@ def test_a_distribution_of_some_rows_is_found_in_these_rows(share):
     stored = np.where(np.repeat(raw, LENGTH), of_temperature(case, model, 1.0), processed)
     case = replace(case, log_probs={"rollout": stored, "old": of_temperature(case, model, T)})
     (first, *_) = run_experiments(case, model).suspicions
-    assert first[0] == "temperature-raw-recorded"
-    assert first[1].share_of_rows == pytest.approx(raw.mean(), abs=0.02)
+    assert first.slug == "temperature-raw-recorded"
+    assert first.share_of_rows == pytest.approx(raw.mean(), abs=0.02)
 
 
 def test_confidence_between_two_temperatures_is_limited_by_the_tokens():
@@ -86,10 +88,10 @@ def test_confidence_between_two_temperatures_is_limited_by_the_tokens():
     assert odds < 3.0
     model.noise = 0.0005
     (first, *_) = run_experiments(case.take(rows), model).suspicions
-    assert first[1].fit.z == pytest.approx(np.sqrt(2.0 * odds), rel=0.02)
+    assert first.fit.z == pytest.approx(np.sqrt(2.0 * odds), rel=0.02)
     (whole, *_) = run_experiments(case, model).suspicions
-    assert whole[0] == "trainer-without-temperature"
-    assert first[1].confidence < whole[1].confidence
+    assert whole.slug == "trainer-without-temperature"
+    assert first.confidence < whole.confidence
 
 
 def test_large_differences_in_a_few_contexts_are_not_rounding():
@@ -169,9 +171,12 @@ def test_a_distribution_that_leaves_a_residual_is_named_with_a_second_cause(gues
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     found = run_experiments(case, model)
     other = suspected(
-        guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
+        "weights-differ",
+        guess,
+        "No experiment explains rollout_log_probs.",
+        [{"name": "rms", "value": 1}],
     )
-    outcome = replace(found, suspicions=[("weights-differ", other)])
+    outcome = replace(found, suspicions=[other])
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
     diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
@@ -186,9 +191,13 @@ def test_a_kept_set_found_in_the_table_is_kept_until_refuted(refuted):
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
-    quiet = suspected(0.95, "The checkpoint explains every column.", [], side="none")
+    quiet = suspected(
+        "engine-noise", 0.95, "The checkpoint explains every column.", [], side="none"
+    )
     outcome = replace(
-        run_experiments(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
+        run_experiments(case, model),
+        suspicions=[quiet],
+        ruled_out=list(refuted),
     )
     diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
@@ -209,8 +218,10 @@ def test_no_second_cause_if_the_residual_is_rounding(residual, with_rest):
         residual=small,
         z=1.0,
     )
-    other = suspected(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
-    outcome = replace(found, suspicions=[("replica-unsynced", other)], tests=[test])
+    other = suspected(
+        "replica-unsynced", 0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}]
+    )
+    outcome = replace(found, suspicions=[other], tests=[test])
     diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     named = {cause.slug for cause in diagnosis.causes}
     assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
@@ -229,8 +240,13 @@ def test_an_unexplained_mismatch_is_judged_by_who_sampled(sure, rows, verdict):
     )
     outcome = run_experiments(case, model)
     few = case if rows is None else case.without_rows(np.arange(len(case.lengths)) >= rows)
-    wide = suspected(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
-    outcome = replace(outcome, suspicions=[("forwards-differ", replace(wide, verdict=None))])
+    wide = suspected(
+        "forwards-differ",
+        sure,
+        "No experiment explains old_log_probs.",
+        [{"name": "rms", "value": 1}],
+    )
+    outcome = replace(outcome, suspicions=[wide])
     diagnosis, _ = verdict_with_experiments(few, lambda repaired: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("forwards-differ", verdict)
 
@@ -243,9 +259,12 @@ def test_zeros_of_single_token_kept_sets_are_not_placeholders(sure, with_zeros):
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "zero-placeholder"
     kept = suspected(
-        sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}]
+        "top-p-renormalised",
+        sure,
+        "Top-p 0.9 explains rollout_log_probs.",
+        [{"name": "top-p", "value": 0.9}],
     )
-    outcome = replace(run_experiments(case, model), suspicions=[("top-p-renormalised", kept)])
+    outcome = replace(run_experiments(case, model), suspicions=[kept])
     diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     slugs = {cause.slug for cause in diagnosis.causes}
     assert slugs == {"top-p-renormalised"} | ({"zero-placeholder"} if with_zeros else set())
@@ -263,10 +282,15 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
     table, _ = verdict_with_experiments(case, None)
     assert (table.causes[0].slug, table.verdict) == ("weights-differ", "broken")
     wide = suspected(
-        0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
+        "weights-differ",
+        0.7,
+        "No experiment explains rollout_log_probs.",
+        [{"name": "rms", "value": 1}],
     )
     outcome = replace(
-        run_experiments(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
+        run_experiments(case, model),
+        suspicions=[wide],
+        ruled_out=list(refuted),
     )
     diagnosis, _ = verdict_with_experiments(case, lambda repaired: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("weights-differ", "broken")

@@ -29,15 +29,14 @@ TOKENS = 4_000
 
 def first_of(case, model: TableOfLogits):
     model.noise = ROUNDED
-    slug, suspicion = run_experiments(case, model).suspicions[0]
-    return slug, suspicion
+    return run_experiments(case, model).suspicions[0]
 
 
 @pytest.mark.parametrize(("times", "rounding"), [(0.7, True), (1.2, True), (2.2, False)])
 def test_more_noise_than_the_models_own_bfloat16_is_not_rounding(times, rounding):
-    slug, suspicion = first_of(*made_up(noise=times * ROUNDED))
-    assert (slug == "engine-noise") == rounding
-    assert (suspicion.confidence > 0.8) == rounding
+    found = first_of(*made_up(noise=times * ROUNDED))
+    assert (found.slug == "engine-noise") == rounding
+    assert (found.confidence > 0.8) == rounding
 
 
 def test_a_few_tokens_beyond_rounding_reduce_the_confidence():
@@ -47,11 +46,11 @@ def test_a_few_tokens_beyond_rounding_reduce_the_confidence():
     rng = np.random.default_rng(0)
     moved = np.where(first, rng.choice([-1.0, 1.0], len(first)) * 9.0 * ROUNDED, 0.0)
     case = case.with_log_probs("rollout", np.minimum(case.log_probs["rollout"] + moved, 0.0))
-    slug, suspicion = first_of(case, model)
-    assert slug == "engine-noise"
-    assert suspicion.fit.tail > 2.0
-    assert "few tokens" in suspicion.message
-    assert set(suspicion.also_possible or ()) == {"weights-differ", "context-differs"}
+    found = first_of(case, model)
+    assert found.slug == "engine-noise"
+    assert found.fit.tail > 2.0
+    assert "few tokens" in found.message
+    assert set(found.also_possible or ()) == {"weights-differ", "context-differs"}
 
 
 class FirstTokensByPrompt(TableOfLogits):
@@ -87,8 +86,8 @@ def test_first_tokens_that_differ_by_another_prompt_are_explained():
     made_so = model.log_probs(passages)
     rounded = np.random.default_rng(5).normal(0, 0.5 * ROUNDED, ROWS * LENGTH)
     stored = np.minimum(made_so - rounded * np.expm1(made_so), 0.0)
-    slug, _ = first_of(case.with_log_probs("rollout", stored), model)
-    assert slug == "bos-differs"
+    found = first_of(case.with_log_probs("rollout", stored), model)
+    assert found.slug == "bos-differs"
 
 
 @pytest.mark.parametrize(("size", "slug"), [(1.2, "engine-noise"), (3.0, "weights-differ")])
@@ -97,10 +96,10 @@ def test_noise_that_depends_on_the_token_id_is_attributed_to_the_head(size, slug
     case, model = made_up(noise=0.3 * ROUNDED)
     head = np.random.default_rng(1).normal(0, size * ROUNDED, VOCABULARY)
     moved = np.minimum(case.log_probs["rollout"] + head[case.token_id], 0.0)
-    named, suspicion = first_of(case.with_log_probs("rollout", moved), model)
-    assert named == slug
-    assert suspicion.fit.by_token > 0.2
-    assert "on the token" in suspicion.message
+    found = first_of(case.with_log_probs("rollout", moved), model)
+    assert found.slug == slug
+    assert found.fit.by_token > 0.2
+    assert "on the token" in found.message
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.9])

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.logged.causes.alignment import other_tokens, unrelated
 from rcdiag.diagnosis.logged.causes.correction import costs_much, other_weight, rejects_some
-from rcdiag.diagnosis.logged.causes.found import Found
 from rcdiag.diagnosis.logged.causes.mean_ratio import (
     kept_set,
     not_the_sampler,
@@ -39,9 +39,9 @@ from rcdiag.diagnosis.logged.causes.surprisals import (
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
 
-Weigh = Callable[[Window], Found | None]
+Weigh = Callable[[Window], Suspicion | None]
 # Causes that some steps of a run show by themselves; each is returned with these steps.
-CAUSES_OF_RUNS: tuple[Callable[[LoggedRun], tuple[Window, Found] | None], ...] = (
+CAUSES_OF_RUNS: tuple[Callable[[LoggedRun], tuple[Window, Suspicion] | None], ...] = (
     not_finite_in,
     worse_than_uniform_in,
     overflow_in,
@@ -68,6 +68,6 @@ LOG_CAUSES: tuple[Weigh, ...] = (
 )
 
 
-def found_in(window: Window) -> Found | None:
+def found_in(window: Window) -> Suspicion | None:
     """Return the first cause that a window of steps shows; None if it has no mismatch metric."""
     return next((found for weigh in LOG_CAUSES if (found := weigh(window)) is not None), None)

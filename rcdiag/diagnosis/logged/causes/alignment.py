@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import LIKELY
+from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion
 from rcdiag.diagnosis.logged.causes.found import (
     APART,
     ENGINE,
     HEAVY,
     OWN_TOKENS,
     SAME_SURPRISAL,
-    Found,
     k1_evidence,
     ratio_evidence,
     size_evidence,
@@ -25,7 +24,7 @@ from rcdiag.diagnosis.thresholds import HALF, SURELY
 LEAST_ENTROPY = 1e-4
 
 
-def other_tokens(window: Window) -> Found | None:
+def other_tokens(window: Window) -> Suspicion | None:
     """Look for columns whose tokens do not belong together.
 
     Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
@@ -42,7 +41,7 @@ def other_tokens(window: Window) -> Found | None:
     evidence = [size_evidence(window, "large at single tokens")]
     if abs(difference.value) < SAME_SURPRISAL * rms:
         shown = (
-            f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
+            f"Both columns have the same mean surprisal (`{difference.key}` "
             f"{difference.value:.2g}) but"
         )
         evidence.append(k1_evidence(window, "near 0: the same values, at other tokens"))
@@ -50,7 +49,7 @@ def other_tokens(window: Window) -> Found | None:
         assert excess is not None
         shown = (
             f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
-            f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
+            f"tokens likelier (`{difference.key}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
         evidence += [k1_evidence(window, "surely above 0"), ratio_evidence(window)]
@@ -73,9 +72,9 @@ def other_tokens(window: Window) -> Found | None:
         slug = "shift-some-rows"
     elif of_rows is None:  # Shifted and exchanged tokens are alike in means over tokens.
         slug, untold = "forwards-differ", ", shifted or exchanged between rows"
-    return Found(
+    return Suspicion(
         slug=slug,
-        score=LIKELY,
+        confidence=LIKELY,
         verdict="broken",
         message=f"{shown} differ by {rms:.2g} nats at single tokens "
         f"(`{window.key_of_size}`): the tokens are not aligned{untold}.",
@@ -90,7 +89,7 @@ def other_tokens(window: Window) -> Found | None:
     )
 
 
-def unrelated(window: Window) -> Found | None:
+def unrelated(window: Window) -> Suspicion | None:
     """Look for values that are not related although log-ratios are as small as rounding.
 
     Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too. Then

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.diagnosis.logged.causes.found import Found, undecided
+from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.logged.causes.found import undecided
 from rcdiag.diagnosis.logged.window import Window
 
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
@@ -29,7 +30,7 @@ COSTS_LITTLE = {
 OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
 
 
-def other_weight(window: Window) -> Found | None:
+def other_weight(window: Window) -> Suspicion | None:
     """Look for a jump of mean weight, mean ratio or ESS away from 1 while log-ratios stay small.
 
     A few tokens that differ a lot cause this, such as placeholders of 0. So does rounding in the
@@ -52,7 +53,7 @@ def other_weight(window: Window) -> Found | None:
     return None
 
 
-def costs_much(window: Window) -> Found | None:
+def costs_much(window: Window) -> Suspicion | None:
     """Look for weights, an ESS or a rejected share that are not those of a run without a mismatch.
 
     They count whatever the mean log-ratio is; a few tokens or long responses may cause them.
@@ -72,7 +73,7 @@ def costs_much(window: Window) -> Found | None:
     return None
 
 
-def rejects_some(window: Window) -> Found | None:
+def rejects_some(window: Window) -> Suspicion | None:
     """Look for a number of rejected responses without that of all, so that no share is known."""
     count = window.number("rejected_count")
     if not count:

@@ -1,7 +1,4 @@
-"""What a stretch of steps shows: a cause with its evidence, or an umbrella.
-
-Also the thresholds that causes of several files share.
-"""
+"""Evidence and thresholds that causes of several files share."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from rcdiag.diagnosis.case import Counts
-from rcdiag.diagnosis.causes.cause import GUESS, fact
+from rcdiag.diagnosis.causes.cause import GUESS, Suspicion, fact
 from rcdiag.diagnosis.logged.run import LINEAR_UP_TO
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import MUCH_LARGER
@@ -39,25 +35,13 @@ OF_FEW_TOKENS = ("zero-placeholder", "weights-differ", "context-differs")
 NO_STEPS: Counts = np.zeros(0, np.int64)
 
 
-class Found(Struct, frozen=True, kw_only=True, eq=False):
-    """A cause that the numbers of some steps show."""
-
-    slug: str
-    score: float
-    message: str
-    evidence: Sequence[dict[str, Any]]
-    verdict: str | None = None  # None: as the cause's words say
-    side: str | None = None
-    also_possible: Sequence[str] = ()
-
-
 def undecided(
     message: str, evidence: Sequence[dict[str, Any]], also_possible: Sequence[str] = OF_FEW_TOKENS
-) -> Found:
+) -> Suspicion:
     """Return the umbrella for two sides that differ where numbers leave the verdict open."""
-    return Found(
+    return Suspicion(
         slug="forwards-differ",
-        score=GUESS,
+        confidence=GUESS,
         verdict="inconclusive",
         message=message,
         evidence=evidence,
@@ -68,7 +52,7 @@ def undecided(
 def k1_evidence(window: Window, reads: str) -> dict[str, Any]:
     """Return the evidence of the mean log-ratio, by the keys that it is taken from."""
     assert window.k1 is not None
-    return fact(window.key_of_k1, reads, value=float(f"{window.k1.value:.4g}"))
+    return fact(window.k1.key, reads, value=float(f"{window.k1.value:.4g}"))
 
 
 def size_evidence(window: Window, reads: str) -> dict[str, Any]:
@@ -87,7 +71,7 @@ def ratio_evidence(window: Window, means: str = "") -> dict[str, Any]:
     )
     reads = f"mean ratio{distance} the 1 of the distribution that sampled"
     return fact(
-        window.name_of_ratio,
+        excess.key,
         f"{reads}: {means}" if means else reads,
         value=float(f"{1.0 + excess.value:.4g}"),
     )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import LIKELY, WEAK
+from rcdiag.diagnosis.causes.cause import LIKELY, WEAK, Suspicion
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
     FEWEST_BEYOND,
     HEAVY,
     SAME_SURPRISAL,
-    Found,
     k1_evidence,
     ratio_evidence,
     size_evidence,
     undecided,
 )
-from rcdiag.diagnosis.logged.window import Window, rms_of
+from rcdiag.diagnosis.logged.window import Estimate, Window, rms_of
 from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, PART, SURELY
 
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
@@ -29,7 +28,7 @@ TOKENS_OF_A_STEP = 1e8
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 
 
-def not_the_sampler(window: Window) -> Found | None:
+def not_the_sampler(window: Window) -> Suspicion | None:
     """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
     k1, excess, rms = window.k1, window.excess, window.rms
     if k1 is None or rms is None or rms < ENGINE or k1.z > -SURELY:
@@ -45,15 +44,15 @@ def not_the_sampler(window: Window) -> Found | None:
         evidence.append(ratio_evidence(window))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
-        f"{-k1.value:.2g} nats a token (`{window.key_of_k1}`)"
+        f"{-k1.value:.2g} nats a token (`{k1.key}`)"
     )
     # A sharper temperature raises no probability by a large factor, so that k3 stays below -k1; a
     # flatter one lowers none. To another model single tokens are far more and far less likely.
     least = window.number("least_ratio")
     if rms**2 / 2.0 > -k1.value and (least is None or least < HALF):
-        return Found(
+        return Suspicion(
             slug="forwards-differ",
-            score=WEAK,
+            confidence=WEAK,
             verdict="broken",
             message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
             "one that sampled, nor a copy of it at another temperature, as happens when a draft "
@@ -65,9 +64,9 @@ def not_the_sampler(window: Window) -> Found | None:
             side="recorder",
             also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
         )
-    return Found(
+    return Suspicion(
         slug="temperature-raw-recorded",
-        score=LIKELY,
+        confidence=LIKELY,
         verdict="broken",
         message=f"{finds}: the recorded distribution is not the one that sampled, as happens when "
         "log-probs are recorded before the temperature.",
@@ -77,7 +76,7 @@ def not_the_sampler(window: Window) -> Found | None:
     )
 
 
-def weights_above_1(window: Window) -> Found | None:
+def weights_above_1(window: Window) -> Suspicion | None:
     """Look for bounded weights whose mean is above 1, which it is not if the record sampled.
 
     Log-probs that are rounded after sampling raise it by their k3, which is below that of ENGINE.
@@ -86,9 +85,9 @@ def weights_above_1(window: Window) -> Found | None:
     if least is None or least.z < SURELY or least.value < ENGINE**2 / 2.0:
         return None
     key, smallest = window.key("weight_mean"), window.number("least_weight")
-    return Found(
+    return Suspicion(
         slug="forwards-differ",
-        score=WEAK,
+        confidence=WEAK,
         verdict="broken",
         side="recorder",
         message="The recorded distribution did not sample these tokens: else weights, whose upper "
@@ -104,7 +103,7 @@ def weights_above_1(window: Window) -> Found | None:
     )
 
 
-def ratio_of_no_sample(window: Window) -> Found | None:
+def ratio_of_no_sample(window: Window) -> Suspicion | None:
     """Look for a ratio of a token that none of a step's tokens has if the record sampled them.
 
     A single step may have it by chance.
@@ -122,7 +121,7 @@ def ratio_of_no_sample(window: Window) -> Found | None:
     )
 
 
-def kept_set(window: Window) -> Found | None:
+def kept_set(window: Window) -> Suspicion | None:
     """Look for a mean ratio below 1: the trainer has probability mass outside the kept sets."""
     excess, k1, rms = window.excess, window.k1, window.rms
     if excess is None or k1 is None or rms is None or k1.value > HEAVY:
@@ -134,7 +133,7 @@ def kept_set(window: Window) -> Found | None:
     least = float(rms_of("ratio_mean", np.array(1.0 - left_out))) ** 2 / 2.0
     if window.number("k3") is not None and k3 < HALF * least:
         return undecided(
-            f"`{window.name_of_ratio}` is {1.0 - left_out:.3g}, so that k3 is {least:.2g} or more "
+            f"`{excess.key}` is {1.0 - left_out:.3g}, so that k3 is {least:.2g} or more "
             f"by Jensen's inequality (k3 >= m - 1 - ln m for a mean ratio m), and "
             f"`{window.key('k3')}` is {k3:.2g}: the keys are of different tokens, or one of them "
             "is no mean over tokens.",
@@ -146,16 +145,16 @@ def kept_set(window: Window) -> Found | None:
     largest, squares = window.number("prob_diff_max"), window.estimate("chi2_token")
     none_above_1 = squares is not None and squares.value <= excess.value  # ratio^2 <= ratio
     if (largest is not None and largest > NEARLY_ALL) or (left_out < k3 and none_above_1):
-        return _certain_tokens(window)
+        return _certain_tokens(window, excess)
     if left_out < k3:
         return None
     if left_out > PART:  # No usual setting does: a top_p of .8 leaves out .2 at most.
         return _divided_or_kept_set(window)
-    return Found(
+    return Suspicion(
         slug="truncated-law",
-        score=LIKELY,
+        confidence=LIKELY,
         verdict="broken",
-        message=f"`{window.name_of_ratio}` is {1.0 + excess.value:.3f}, below 1: the trainer gives "
+        message=f"`{excess.key}` is {1.0 + excess.value:.3f}, below 1: the trainer gives "
         "part of its probability to tokens that the sampler's top-p, top-k or min-p left out, and "
         "the recorded log-probs are renormalised over the rest.",
         evidence=[
@@ -167,18 +166,18 @@ def kept_set(window: Window) -> Found | None:
     )
 
 
-def _divided_or_kept_set(window: Window) -> Found:
+def _divided_or_kept_set(window: Window) -> Suspicion:
     """Return log-probs divided by T and a narrow kept set as one answer: their means are alike.
 
     Renormalised over a set with the probability q, log-probs differ by ln q; divided by T instead
     of the logits, by the log of sum p^(1/T). Both are one number for each context, below 0.
     """
     ratio = ratio_evidence(window, "less than a usual top-p, top-k or min-p leaves")
-    return Found(
+    return Suspicion(
         slug="forwards-differ",
-        score=WEAK,
+        confidence=WEAK,
         verdict="broken",
-        message=f"`{window.name_of_ratio}` is {ratio['value']:.3f}, far below 1: log-probs of one "
+        message=f"`{ratio['name']}` is {ratio['value']:.3f}, far below 1: log-probs of one "
         "side were divided by the temperature instead of the logits, or a narrow top-p, top-k or "
         "min-p left so much of the trainer's probability out. Means over tokens cannot tell which.",
         evidence=[ratio, k1_evidence(window, "above k3")],
@@ -186,18 +185,18 @@ def _divided_or_kept_set(window: Window) -> Found:
     )
 
 
-def _certain_tokens(window: Window) -> Found:
+def _certain_tokens(window: Window, excess: Estimate) -> Suspicion:
     """Tokens whose recorded probability is about 1 where the trainer's is not."""
     shown = {
         "prob_diff_max": "the largest distance of both probabilities of a token",
         "chi2_token": "E[ratio^2] is below 1 as well",
     }
     keys = ", ".join(f"`{window.key(name)}`" for name in shown if window.series(name))
-    return Found(
+    return Suspicion(
         slug="zero-placeholder",
-        score=WEAK,
+        confidence=WEAK,
         verdict="broken",
-        message=f"`{window.name_of_ratio}` is below 1, and ratios of single tokens are further "
+        message=f"`{excess.key}` is below 1, and ratios of single tokens are further "
         f"below than a kept set explains ({keys}): zeros are recorded where no log-prob is.",
         evidence=[
             *(window.fact(name, reads) for name, reads in shown.items() if window.series(name)),

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.diagnosis.case import Counts
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, fact
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, Suspicion, fact
 from rcdiag.diagnosis.logged.causes.found import (
     FEWEST_BEYOND,
     NO_STEPS,
-    Found,
     undecided,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
@@ -34,7 +33,7 @@ OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
 OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
 
 
-def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
+def not_finite_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
 
     Means of exponentials that overflow are none: other numbers of their steps are finite.
@@ -48,9 +47,9 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     rare = 1.0 - share > NEARLY_ALL  # a batch or a metric that failed once
     shown = f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps ({where})"
-    return Window(run, steps), Found(
+    return Window(run, steps), Suspicion(
         slug="nan-log-probs",
-        score=GUESS if rare else EXACT if share > HALF else CLEAR,
+        confidence=GUESS if rare else EXACT if share > HALF else CLEAR,
         verdict="inconclusive" if rare else None,
         message=f"{shown}: a log-prob there is NaN or infinite, or the number overflowed; the "
         "other steps are judged without it."
@@ -60,6 +59,7 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
             fact(name, "of the steps NaN or infinite", share=round(len(of_key) / len(run.steps), 3))
             for name, of_key in list(bad.items())[:3]
         ],
+        also_possible=[],
     )
 
 
@@ -100,7 +100,7 @@ def _finite(run: LoggedRun, names: Sequence[str]) -> Counts:
     return np.unique(np.concatenate([NO_STEPS, *finite]))
 
 
-def overflow_in(run: LoggedRun) -> tuple[Window, Found] | None:
+def overflow_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     """Look for a mean over tokens that overflows in more than one step; None without one.
 
     Sums over long responses may overflow by rounding, those of a token do not.

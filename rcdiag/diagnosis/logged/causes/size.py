@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
-from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK
+from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK, Suspicion
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
@@ -13,7 +13,6 @@ from rcdiag.diagnosis.logged.causes.found import (
     HEAVY,
     MICRO_BATCHES,
     NO_STEPS,
-    Found,
     k1_evidence,
     ratio_evidence,
     undecided,
@@ -30,24 +29,25 @@ LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
 
 
-def identical(window: Window) -> Found | None:
+def identical(window: Window) -> Suspicion | None:
     """Look for a mismatch of exactly 0, which two engines never have."""
     names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
     if not names or any(window.values(name).any() for name in names):
         return None
     if any(window.run.series[name].rounding > FLOOR for name in names):
         return None  # such as 0.0000, which is a small mismatch too
-    return Found(
+    return Suspicion(
         slug="columns-identical",
-        score=CLEAR,
+        confidence=CLEAR,
         verdict="inconclusive",
         message=f"`{window.key(names[0])}` is exactly 0 in every step: one column is a copy of the "
         "other, or both engines are the same to the last bit.",
         evidence=[window.fact(name, "exactly 0", 0.0) for name in names],
+        also_possible=[],
     )
 
 
-def other_forward(window: Window) -> Found | None:
+def other_forward(window: Window) -> Suspicion | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
     if rms is not None and rms >= ENGINE:
@@ -86,9 +86,9 @@ def other_forward(window: Window) -> Found | None:
         # Where it is not logged it is k3 if the recorded distribution sampled; if not, broken too.
         away = (window.number("k3") or 0.0) if window.k1 is None else window.k1.value
         doubtless = away > -RARE or (known and not near)
-        return Found(
+        return Suspicion(
             slug="forwards-differ",
-            score=WEAK if doubtless or sampled else GUESS,
+            confidence=WEAK if doubtless or sampled else GUESS,
             verdict="broken" if doubtless else "inconclusive",
             message=f"{differ}, more than stale weights explain: other contexts, another model, or "
             "columns that do not belong together.",
@@ -100,9 +100,9 @@ def other_forward(window: Window) -> Found | None:
         if sampled
         else "the log does not show whether the recorded distribution sampled"
     )
-    return Found(
+    return Suspicion(
         slug="forwards-differ",
-        score=WEAK if sampled else GUESS,
+        confidence=WEAK if sampled else GUESS,
         verdict="correctable" if sampled else "inconclusive",
         message=f"{differ}, beyond rounding, and {tail}: other weights, precision or contexts; "
         "means over tokens cannot tell which.",
@@ -141,7 +141,7 @@ def _unlike(name: str, values: Array) -> Array:
     return 1.0 - values if name == "pearson" else values
 
 
-def beyond_by_far(window: Window) -> Found | None:
+def beyond_by_far(window: Window) -> Suspicion | None:
     """Look for a number that is beyond rounding by far though the first size of the log is not.
 
     A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
@@ -185,7 +185,7 @@ def _apart_in_the_mean(window: Window) -> float | None:
     return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
 
 
-def beyond_float32(window: Window) -> Found | None:
+def beyond_float32(window: Window) -> Suspicion | None:
     """Look for a token to which one side gives a probability that float32 has not.
 
     No sampler draws such a token. Engines and trainers put numbers such as -9999 where a log-prob
@@ -203,7 +203,7 @@ def beyond_float32(window: Window) -> Found | None:
     )
 
 
-def noise(window: Window) -> Found | None:
+def noise(window: Window) -> Suspicion | None:
     """Report a mismatch that is no larger than the rounding of two engines.
 
     A mean log_ratio by itself is 0 for exchanged tokens too, so that it leaves the verdict open.
@@ -220,7 +220,7 @@ def noise(window: Window) -> Found | None:
         key, value = window.key(name), window.number(name)
     else:
         assert window.k1 is not None
-        name, key, value = "k1", window.key_of_k1, window.k1.value
+        name, key, value = "k1", window.k1.key, window.k1.value
     size = f"`{key}` is {value:.{4 if name == 'pearson' else 2}g}"
     if not value and (rounding := window.run.series[name].rounding):
         size = f"`{key}` is below {rounding:.2g}"
@@ -228,9 +228,9 @@ def noise(window: Window) -> Found | None:
     evidence = [window.fact(one, "rounding") for one in of_tokens]
     if not of_tokens:
         evidence = [k1_evidence(window, "rounding")]
-    return Found(
+    return Suspicion(
         slug="engine-noise",
-        score=GUESS if means_alone else CLEAR,
+        confidence=GUESS if means_alone else CLEAR,
         verdict="inconclusive" if means_alone else None,
         message=f"{size}: on the mean no more than the rounding of two engines. A mean does not "
         "show tokens or rows that are exchanged, and the log has no size of single log-ratios."

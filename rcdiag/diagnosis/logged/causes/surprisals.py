@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
     FEWEST_BEYOND,
     HEAVY,
     SAME_SURPRISAL,
-    Found,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
@@ -24,7 +23,7 @@ BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 OTHER_ENTROPY = math.log(1.25)
 
 
-def impossible_surprisals(window: Window) -> Found | None:
+def impossible_surprisals(window: Window) -> Suspicion | None:
     """Look for mean surprisals that log-probs cannot have: negative, or exactly 0."""
     for name, side in (("sampler_log_ppl", "recorder"), ("trainer_log_ppl", "trainer")):
         value = window.number(name)
@@ -42,9 +41,9 @@ def impossible_surprisals(window: Window) -> Found | None:
             slug, what = "entropy-recorded", "below 0, and no mean probability: minus an entropy"
         else:
             slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
-        return Found(
+        return Suspicion(
             slug=slug,
-            score=EXACT if slug in ("zero-placeholder", "sign-flipped") else CLEAR,
+            confidence=EXACT if slug in ("zero-placeholder", "sign-flipped") else CLEAR,
             side=side,
             message=f"`{window.key(name)}` is {value:.3g}, {what}.",
             evidence=[window.fact(name, what.partition(":")[0])],
@@ -53,7 +52,7 @@ def impossible_surprisals(window: Window) -> Found | None:
     return None
 
 
-def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Found] | None:
+def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     """Look for steps in which the trainer scores its tokens worse than a uniform guess.
 
     A uniform guess over the vocabulary has ln(vocabulary) nats at each token. A mismatch that grows
@@ -72,9 +71,9 @@ def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Found] | None:
         evidence.append(
             window.fact("sampler_log_ppl", "normal" if sampler < HALF * bound else "high too")
         )
-    return window, Found(
+    return window, Suspicion(
         slug="forwards-differ",
-        score=CLEAR,
+        confidence=CLEAR,
         verdict="broken",
         side="trainer",
         message=f"`{one.key}` is {window.number('trainer_log_ppl'):.3g} nats in "
@@ -87,7 +86,7 @@ def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Found] | None:
     )
 
 
-def other_base(window: Window) -> Found | None:
+def other_base(window: Window) -> Suspicion | None:
     """Look for surprisals of which one is the other times ln 2 or ln 10, step by step.
 
     Few steps may have that factor by another fault; over more of them it varies.
@@ -96,9 +95,9 @@ def other_base(window: Window) -> Found | None:
         return None
     for base, size in BASES.items():
         if _have_factor(window, size, exact=True):
-            return Found(
+            return Suspicion(
                 slug="log-base",
-                score=CLEAR,
+                confidence=CLEAR,
                 verdict="broken",
                 message=f"`{window.key('trainer_log_ppl')}` and `{window.key('sampler_log_ppl')}` "
                 f"have the ratio of natural logarithms to those of base {base} in every step.",
@@ -106,6 +105,7 @@ def other_base(window: Window) -> Found | None:
                     window.fact("trainer_log_ppl", f"sampler's times ln {base}, or over it"),
                     window.fact("sampler_log_ppl", "of the sampler"),
                 ],
+                also_possible=[],
             )
     return None
 
@@ -125,7 +125,7 @@ def _have_factor(window: Window, size: float, *, exact: bool) -> bool:
     return bool((np.abs(factor - abs(math.log(size))) < most).all())
 
 
-def other_temperature(window: Window) -> Found | None:
+def other_temperature(window: Window) -> Suspicion | None:
     """Look for a change of the trainer's entropy relative to the surprisal of sampled tokens.
 
     Without a fault both estimate the same quantity, one as a mean over tokens and the other over
@@ -140,9 +140,9 @@ def other_temperature(window: Window) -> Found | None:
     if now is None or then is None or abs(math.log(now / then)) < OTHER_ENTROPY:
         return None
     flatter = now > then
-    return Found(
+    return Suspicion(
         slug="trainer-without-temperature" if flatter else "sampler-ignores-temperature",
-        score=WEAK,
+        confidence=WEAK,
         verdict="broken",
         message=f"The trainer's entropy over the surprisal of the sampled tokens "
         f"(`{window.key('entropy')}` / `{window.key('sampler_log_ppl')}`) went from {then:.2f} to "
