@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.results.routing import ExpertChanges
 from rcdiag.statistics.intervals import student_quantile
 from rcdiag.table.trajectories import Ragged
 
@@ -109,6 +110,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     prompt_ids: Ragged | None = None
     # The experts that the sampler recorded, [response tokens], layer by layer.
     experts: Ragged | None = None
+    # At how many tokens the pair took other experts, in the whole table; None: not recorded.
+    rerouting: ExpertChanges | None = None
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, FlawedTokens, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
+from rcdiag.results.routing import Routing
 from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.routing import routing_of
 
 SAMPLER, TRAINER = "rollout", "old"
 # A case holds at most twice this many response tokens; of a larger table it has blocks of rows.
@@ -70,7 +72,7 @@ def read_case(
     lists = [experts] if prompts and experts in table.columns else []
     for rows in read_trajectories(table, sample.policies, prompts=read, origin=True, lists=lists):
         sample.add(rows)
-    return sample.case(table)
+    return sample.case(table, None if trainer is None else routing_of(table, sampler, trainer))
 
 
 @dataclass
@@ -142,8 +144,8 @@ class CaseSample:
         while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
             self._draw(self.share / 2)
 
-    def case(self, table: Table) -> Case:
-        """Return the case of all rows so far."""
+    def case(self, table: Table, routing: Routing | None) -> Case:
+        """Return the case of all rows so far; `routing` compares the experts of the pair."""
         if not self.parts:
             raise RcdiagError(
                 f"{table.name}: no row has log-probs of all policies of the pair",
@@ -155,6 +157,7 @@ class CaseSample:
             case,
             drawn="" if self.share == 1.0 else f" in the {len(case.lengths):,} rows diagnosed",
             not_numbers=self.not_numbers,
+            rerouting=None if routing is None else routing.rerouting,
             metadata=table.metadata,
             source=table.as_given.on_command_line,
         )

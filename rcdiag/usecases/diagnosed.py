@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis, Result
+from rcdiag.results.routing import Routing
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import SAMPLER, CaseSample, pair_of_table, read_case
 from rcdiag.usecases.passes import Walk, no_tokens, read_table
+from rcdiag.usecases.routing import routing_of
 
 R = TypeVar("R", bound=Result)
 
@@ -31,9 +33,11 @@ S = TypeVar("S", bound=RowsRead)
 
 
 def read_and_diagnose(
-    dump: Table, walk: Walk[S], runner: Runner | None = None
+    dump: Table, walk: Walk[S], runner: Runner | None = None, routing: Routing | None = None
 ) -> tuple[S, Diagnosis]:
     """Read a table in one pass; return the state of its rows, and its diagnosis.
+
+    `routing` compares the experts of the first two policies of the walk, if that is known already.
 
     Raises:
         RcdiagError: no row has a sampled token with log-probs of all policies of the walk.
@@ -45,7 +49,11 @@ def read_and_diagnose(
     state = read_table(dump, walk, runner, sample if in_pass else None)
     if state is None or state.empty:
         raise no_tokens(dump, walk.policies)
-    return state, diagnose(sample.case(dump) if in_pass else read_case(dump, *pair))
+    if not in_pass:
+        return state, diagnose(read_case(dump, *pair))
+    if pair[1] is not None and walk.policies[:2] != pair:
+        routing = routing_of(dump, pair[0], pair[1])
+    return state, diagnose(sample.case(dump, routing))
 
 
 def diagnosis_of_table(table: Table) -> Diagnosis:

@@ -22,6 +22,7 @@ from rcdiag.results import (
     SequenceTokens,
     StepResult,
 )
+from rcdiag.results.routing import Routing
 from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
@@ -91,12 +92,13 @@ def score(
     asked = rows_named(dump.as_given, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
     walk = PairWalk.of(dump, behavior, target, plan)
-    reading, diagnosis = _read(dump, walk, runner)
+    routing = routing_of(dump, behavior, target)
+    reading, diagnosis = _read(dump, walk, runner, routing)
     lacking = unobserved(dump, walk.policies)
     result = replace(
         _result(dump, walk, reading, diagnosis, lacking.rows, seed),
         pair_reason=pair_reason,
-        routing=routing_of(dump, behavior, target),
+        routing=routing,
     )
     if decode is not None:
         result = _with_text(result, decode)
@@ -299,12 +301,14 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
         return RowsState(NonFinite.of(batch), sizes, rows, state, reweighting)
 
 
-def _read(dump: Table, walk: PairWalk, runner: Runner | None) -> tuple[RowsState, Diagnosis]:
+def _read(
+    dump: Table, walk: PairWalk, runner: Runner | None, routing: Routing | None
+) -> tuple[RowsState, Diagnosis]:
     """Read and diagnose the table in one pass; read it once more where no row holds numbers alone.
 
     If every row has an invalid log-prob, the table is read again and `state` is that of all rows.
     """
-    read, diagnosis = read_and_diagnose(dump, walk, runner)
+    read, diagnosis = read_and_diagnose(dump, walk, runner, routing)
     if read.state is None:
         of_numbers = {"plan": None, "asked": Questions(), "masked": False, "origin": False}
         every = read_table(dump, replace(walk, every_row=True, **of_numbers), runner)

@@ -32,7 +32,7 @@ def write(path: Path, *, rerouted: float = 0.3, replayed: float = 0.25) -> Path:
     before[:, 0] = False
     sign = random.choice([-1.0, 1.0], (ROWS, TOKENS))
     log_ratio = sign * np.where(before, 0.2, 0.01)
-    log_prob = -random.exponential(1.0, (ROWS, TOKENS))
+    log_prob = -0.3 - random.exponential(1.0, (ROWS, TOKENS))
     empty = [[[]] * TOKENS if row % 10 == 0 else None for row in range(ROWS)]
 
     def lists(experts: np.ndarray) -> pa.Array:
@@ -66,6 +66,11 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     np.testing.assert_allclose(changes.k2_same_experts.value, 0.01**2 / 2)
     np.testing.assert_allclose(changes.k2_rerouted.value, 0.2**2 / 2)
     np.testing.assert_allclose(replay.removed.value, 1 - 0.25**2)
+    cause = result.diagnosis.causes[0]
+    assert cause.slug == "moe-routing"
+    assert "those of the same experts by 0.01, no more than by rounding" in cause.message
+    share = changes.rerouted_share_of_squares.value
+    np.testing.assert_allclose(cause.evidence[-1]["share"], share, rtol=1e-5)
     (finding,) = [one for one in result.findings if one.slug == "experts-differ"]
     assert finding.message.startswith("36% of the tokens took other experts in old than in rollout")
     assert "the experts of rollout in r3 remove 0.937 of" in finding.message

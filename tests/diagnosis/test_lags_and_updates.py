@@ -54,6 +54,20 @@ def test_a_mismatch_that_grows_with_the_lag_is_stale_weights(origin: int) -> Non
     assert [*diagnosis.causes[0].evidence[0]][1:4] == ["+0 updates", "+1 updates", "+2 updates"]
 
 
+def test_rows_of_several_versions_are_shown_by_the_age_of_their_tokens() -> None:
+    case = made(plain, drifted(0.002), rows=ROWS)
+    moved = made(plain, drifted(0.3), rows=ROWS)
+    late = case.position >= np.where(EVERY % 2, 60, 20)[case.owner]
+    step, version = np.full(ROWS, 9), np.where(late, 9, 7)
+    old = np.where(late, case.log_probs["old"], moved.log_probs["old"])
+    facts = replace(case.facts, step=step, policy_version=version, version_by_token=True)
+    diagnosis = diagnose(replace(case.with_log_probs("old", old), facts=facts))
+    evidence = diagnosis.causes[0].evidence[0]
+    assert diagnosis.causes[0].slug == "stale-weights"
+    assert list(evidence)[1:3] == ["+0 updates", "+2 updates"]
+    assert evidence["+2 updates"] > 10 * evidence["+0 updates"]
+
+
 def test_a_lag_of_one_from_the_second_step_on_is_stale_weights() -> None:
     step = EVERY // 16
     lag = np.where(step == 0, 0, 1)

@@ -863,6 +863,19 @@ def test_weights_that_are_never_synced_begin_at_rounding_and_grow_more_than_nois
         assert "grows steadily" in cause.message
 
 
+@pytest.mark.parametrize("better", [0.0, 0.3])
+def test_a_sampler_whose_rewards_improve_has_new_weights(tmp_path: Path, better: float) -> None:
+    rows = [
+        gaussian(float(np.sqrt(6e-4 * (1.0 + 9.0 * (i / STEPS) ** 2))), i)
+        | {"critic/score/mean": 0.3 + better * i / STEPS + 0.01 * float(noise(7)[i])}
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    expected = "forwards-differ" if better else "weights-never-synced"
+    assert [cause.slug for cause in diagnosis.causes] == [expected]
+
+
 def test_weights_that_fall_behind_do_not_go_on_beyond_a_drift(tmp_path: Path) -> None:
     """A lone growth that a jump follows, with no number of who sampled."""
     sizes = [3e-4 * (1.0 + 60.0 * max(i - 10, 0) / 30) if i < 45 else 3.0 for i in range(STEPS)]

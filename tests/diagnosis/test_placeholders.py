@@ -85,6 +85,14 @@ def test_a_value_that_is_no_log_prob_is_located_and_the_other_rows_are_judged(tr
     )
 
 
+def test_nans_of_the_trainer_alone_are_no_missing_mask() -> None:
+    """A token that has a log-prob of the sampler was sampled."""
+    case = made(rows=96, seed=4)
+    values = case.log_probs["old"].copy()
+    values[7 * 60 + 5 : 7 * 60 + 9] = np.nan
+    assert judged(case.with_log_probs("old", values)).causes[0].slug == "nan-log-probs"
+
+
 ROWS = np.arange(96)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rcdiag.diagnosis.case import Case
 from tests.diagnosis.tables import Law, drifted, judged, made, noisy, plain, with_values
 
 
@@ -66,3 +67,27 @@ def test_a_kept_set_of_nearly_the_same_mass_everywhere_is_one() -> None:
     assert "truncated-law" in [cause.slug for cause in diagnosis.causes] or (
         "truncated-law" in diagnosis.causes[0].also_possible
     )
+
+
+def _scaled_noise(scale: np.ndarray, **facts: np.ndarray) -> Case:
+    """Make rows of 60 tokens whose log-ratios have the rms `scale` [rows, 60] x (1 - p), nats."""
+    case = made(plain, plain, rows=len(scale), **facts)
+    noise = np.random.default_rng(5).standard_normal(len(case.mask)) * scale.ravel()
+    noise *= np.expm1(case.log_probs["rollout"])
+    return case.with_log_probs("old", case.log_probs["rollout"] + noise - noise**2 / 2)
+
+
+def test_noise_that_grows_along_the_responses_is_no_rounding() -> None:
+    """An honest mismatch grows with 1 - p, never with the position alone."""
+    even, growing = np.full((128, 60), 0.045), np.tile(np.linspace(0.0, 0.08, 60), (128, 1))
+    assert judged(_scaled_noise(even)).causes[0].slug == "engine-noise"
+    diagnosis = judged(_scaled_noise(growing))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
+    assert "log-ratios change along the response" in diagnosis.summary
+
+
+def test_noise_that_grows_over_the_steps_is_no_rounding() -> None:
+    step = np.arange(240) // 12
+    diagnosis = judged(_scaled_noise(np.outer(0.002 + 0.003 * step, np.ones(60)), step=step))
+    assert diagnosis.causes[0].slug != "engine-noise"
+    assert "grow" in diagnosis.summary

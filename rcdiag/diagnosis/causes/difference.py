@@ -185,6 +185,8 @@ def _beside_rounding(features: Features) -> str:
             "multiplies in TF32 (torch.backends.cuda.matmul.allow_tf32) or under an autocast that "
             "the metadata do not name"
         )
+    if found:
+        return f"{expected}; log-ratios {' and '.join(found)}: {why}"
     return f"{expected}, and the table does not show why: {why}"
 
 

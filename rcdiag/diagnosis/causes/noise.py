@@ -12,8 +12,19 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
 )
 from rcdiag.diagnosis.features import BITWISE, Features
-from rcdiag.diagnosis.thresholds import FEW, HALF, MOST, MUCH_LARGER, PART, SLIGHT, UNRELATED
+from rcdiag.diagnosis.features.location import trend
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    HALF,
+    LARGER,
+    MOST,
+    MUCH_LARGER,
+    PART,
+    SLIGHT,
+    UNRELATED,
+)
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
+from rcdiag.formats import percent
 
 # Where experts differ, the largest rise of a log-prob is at least this part of the largest fall.
 # Below a ban all rises are rounding, and falls are of several nats.
@@ -29,17 +40,20 @@ def structures(features: Features) -> list[str]:
     log_ratios, location = features.log_ratios, features.location
     seen = log_ratios.by_token_id
     outliers = location.outlier_rows
+    growth = 1.0 if location.by_step is None else trend(location.by_step.k3)
     tests = {
         "depend on the token id": seen.correlation >= UNRELATED
         and seen.explained >= FEW
         and seen.beyond_chance,
         "are largest at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
-        "change along the response": not 1 / MUCH_LARGER < log_ratios.late < MUCH_LARGER,
+        "change along the response": not 1 / LARGER < log_ratios.late < LARGER,
         ONE_SIGN: log_ratios.one_sided > MOST,  # rounding moves tokens both ways
         "depend on the engine": outliers is not None and bool(outliers.engines),
         SOME_ROWS: (outliers is not None and not outliers.engines)
         or log_ratios.clustering > MUCH_LARGER,
         FEW_TOKENS: features.at_few_tokens,
+        "are large where other experts were chosen": features.same_experts_agree,
+        "grow over the steps": growth > MUCH_LARGER,
         "are large in some steps alone": features.onset is not None or location.onset is not None,
     }
     return [name for name, found in tests.items() if found]
@@ -98,6 +112,38 @@ def _engine_noise(features: Features) -> Suspicion | None:
 
 
 def _moe_routing(features: Features) -> Suspicion | None:
+    """Compare the recorded experts; without those of both sides, look at the log-ratios."""
+    if features.same_experts_agree:
+        return _recorded_routing(features)
+    return _like_routing(features)
+
+
+def _recorded_routing(features: Features) -> Suspicion:
+    """Report that only the tokens of other experts differ by more than rounding."""
+    rerouting = features.case.rerouting
+    assert rerouting is not None
+    halves = rerouting.k2_same_experts, rerouting.k2_rerouted
+    same, other = ((2.0 * (half.value or 0.0)) ** 0.5 for half in halves)
+    return Suspicion(
+        confidence=EXACT,
+        message=f"{percent(rerouting.rerouted)} of the tokens took other experts in "
+        f"`{features.case.trainer}` than in `{features.case.sampler}`; they differ by "
+        f"{other:.2g} nats rms, and those of the same experts by {same:.2g}, no more than by "
+        "rounding.",
+        evidence=[
+            fact("rms log-ratio by experts", "other experts chosen", same=same, other=other),
+            fact(
+                "share of log_ratio² at tokens of other experts",
+                "nearly all of the mismatch",
+                share=rerouting.rerouted_share_of_squares.value,
+            ),
+            features.validity.evidence,
+        ],
+        also_possible=["batch-noise", "moe-expert-wrong"],
+    )
+
+
+def _like_routing(features: Features) -> Suspicion | None:
     """Look for rounding at nearly all tokens and large log-ratios at a few tokens anywhere.
 
     Structure by token id, position or row points to another cause. Other experts move a token by

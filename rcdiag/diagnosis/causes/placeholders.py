@@ -206,7 +206,7 @@ def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags
             fact(
                 "exact repeats of one value" if repeated else "values far below all others",
                 "a sentinel" if repeated else "damaged, not sampled",
-                value=value,
+                value=int(value) if value.is_integer() else value,
                 **{policy: len(values)},
                 first_row=first.row,
             )

@@ -38,13 +38,13 @@ from rcdiag.formats import listed
 def tool_spans(case: Case) -> Flags | None:
     """Flag the NaN tokens [response tokens] of a multi-turn table whose mask is missing.
 
-    They form spans of NaN inside responses, with sampled tokens on both sides, in a table that
-    masks no token. None where there is no NaN, or where NaN has another pattern.
+    They form spans inside responses where the sampler recorded NaN, with sampled tokens on both
+    sides, in a table that masks no token. None where it recorded no NaN, or NaN in another pattern:
+    a token that has a log-prob of the sampler was sampled, whatever the trainer's column holds.
     """
     if not case.table_mask.all():
         return None
-    pair = [case.sampler] if case.trainer is None else [case.sampler, case.trainer]
-    nan = np.any([np.isnan(case.log_probs[policy]) for policy in pair], axis=0)
+    nan = np.isnan(case.log_probs[case.sampler])
     if not nan.any():
         return None
     first_of_row = case.position == 0

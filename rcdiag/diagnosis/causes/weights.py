@@ -37,7 +37,7 @@ from rcdiag.diagnosis.thresholds import (
     TINY,
 )
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.formats import share_of
+from rcdiag.formats import rough, share_of
 
 # After a drift of weights, token ids explain more than EXPLAINED of the variance of log-ratios,
 # whose rms is below LARGEST_DRIFT, nats.
@@ -133,21 +133,35 @@ def _lagging(features: Features) -> Suspicion | None:
     growth, z = _growth(features.location.rms_of_rows[known], behind, steps)
     if z < SURELY or growth < LARGER:
         return _all_behind(features, least, most, lag[~known])
-    older, squares = behind > least, features.location.rms_of_rows[known] ** 2
-    # Versions may be counted from another origin than steps: only differences of lags are known.
-    by_lag = {
-        f"{value - least:+g} updates": round(float(np.sqrt(np.mean(squares[behind == value]))), 4)
-        for value in np.unique(behind)[:8]
-    }
+    older = behind > least
     return Suspicion(
         confidence=CLEAR,
         message="The sampler's weights are behind the trainer's: log-ratios grow with the age of "
         f"the weights that sampled (step less policy_version), {growth:.2g} times over "
-        f"{most - least:g} updates.",
-        evidence=[fact("rms log-ratio by age", "grows with the age", **by_lag, z=z)],
+        f"{rough(most - least)} updates.",
+        evidence=[
+            fact("rms log-ratio by age", "grows with the age", **_rms_by_age(features.case), z=z)
+        ],
         share_of_rows=float(older.mean()),
         also_possible=["weights-never-synced", "in-flight-update"],
     )
+
+
+def _rms_by_age(case: Case) -> dict[str, float]:
+    """Return the rms log-ratio, nats, of the tokens of each age, the youngest first.
+
+    Versions may be counted from another origin than steps: only differences of ages are known.
+    """
+    version, step = case.facts.policy_version, case.facts.step
+    assert version is not None
+    assert step is not None
+    tokens = case.tokens
+    of_token = version[tokens.place if case.facts.version_by_token else tokens.owner]
+    age = step[tokens.owner] - of_token
+    return {
+        f"{value - age.min():+d} updates": round(rms(tokens.log_ratio[age == value]), 4)
+        for value in np.unique(age)[:8]
+    }
 
 
 def _growth(rms: Array, lag: Array, step: Array) -> tuple[float, float]:

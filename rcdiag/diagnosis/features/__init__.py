@@ -109,6 +109,15 @@ class Features(Struct, frozen=True, dict=True):
         """Return the rms log-ratio, nats, that the rounding of two engines stays below."""
         return max(ENGINE_NOISE * self.of_bfloat16, BITWISE)
 
+    @property
+    def same_experts_agree(self) -> bool:
+        """Tell whether the tokens of the same experts agree to rounding, and all tokens do not."""
+        rerouting = self.case.rerouting
+        same = None if rerouting is None else rerouting.k2_same_experts.value
+        if same is None or self.log_ratios.rms < self.engine_noise:
+            return False
+        return (2.0 * same) ** 0.5 < self.engine_noise
+
     @cached_property
     def expected_rounding(self) -> float:
         """Return the rms log-ratio, nats, that the rounding of two engines is expected to cause.

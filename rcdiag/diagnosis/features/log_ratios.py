@@ -182,11 +182,19 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def late(self) -> float:
-        """Return the rms log-ratio of tokens after the median position over that of the others."""
+        """Return the rms log-ratio of tokens after the median position over that of the others.
+
+        Both are shares of what rounding makes of them, which is proportional to 1 - p: a response
+        that becomes surer is no change.
+        """
         late = self.tokens.position > np.median(self.tokens.position)
         if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
-        return rms(self.values[late]) / max(rms(self.values[~late]), TINY)
+        unsure = np.expm1(self.tokens.sampler)
+        after, before = (
+            rms(self.values[part]) / max(rms(unsure[part]), TINY) for part in (late, ~late)
+        )
+        return after / max(before, TINY)
 
     @cached_property
     def fall_along_rows(self) -> bool:

@@ -298,7 +298,7 @@ def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bo
     They begin as equal weights, with no more than rounding between the two sides, and drift apart
     by more than noise grows with the entropy: by 1 - exp(-entropy) at most. They are not the cause
     if the log has a staleness that does not grow. A sampler that keeps its weights also keeps the
-    mean length of its responses.
+    mean length and the mean reward of its responses.
     """
 
     def of(name: str) -> list[Change]:
@@ -310,7 +310,8 @@ def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bo
     stale = "staleness" not in run.series or any(one.after > one.before for one in of("staleness"))
     more_than_noise = growth.after > FELL_BEHIND * noise
     equal_before = not beyond_rounding(growth.quantity, growth.before)
-    return equal_before and more_than_noise and stale and not of("response_length")
+    kept = not of("response_length") and not of("reward")
+    return equal_before and more_than_noise and stale and kept
 
 
 def _jumps(change: Change) -> bool:
