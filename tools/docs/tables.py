@@ -266,9 +266,7 @@ def workers() -> str:
                 f"{each['of_before']:.2f}" if "of_before" in each else "",
                 f"{each['cpu_s']:.1f} s",
                 f"{each['peak_mb']:,} MB",
-                f"{each['peak_worker_mb']} MB"
-                if each["cores"] > 1 and each["peak_worker_mb"]
-                else "",
+                f"{each['peak_worker_mb']} MB",
             ]
             for each in run["results"]
         ),
