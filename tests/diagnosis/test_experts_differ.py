@@ -73,7 +73,7 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     np.testing.assert_allclose(cause.evidence[-1]["share"], share, rtol=1e-5)
     (finding,) = [one for one in result.findings if one.slug == "experts-differ"]
     assert finding.message.startswith("36% of the tokens took other experts in old than in rollout")
-    assert "the experts of rollout in r3 remove 0.937 of" in finding.message
+    assert "the experts of rollout in r3 remove 0.93" in finding.message
     assert finding.evidence["removed"] == {"r3": replay.removed.value}
 
 
