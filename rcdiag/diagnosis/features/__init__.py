@@ -116,7 +116,7 @@ class Features(Struct, frozen=True, dict=True):
         same = None if rerouting is None else rerouting.k2_same_experts.value
         if same is None or self.log_ratios.rms < self.engine_noise:
             return False
-        return (2.0 * same) ** 0.5 < self.engine_noise
+        return same < self.engine_noise**2 / 2.0
 
     @cached_property
     def expected_rounding(self) -> float:
