@@ -42,17 +42,18 @@ def read_and_diagnose(
     Raises:
         RcdiagError: no row has a sampled token with log-probs of all policies of the walk.
     """
-    pair = pair_of_table(dump)
-    sample = CaseSample.of(dump, *pair)
+    sampler, trainer = pair_of_table(dump)
+    sample = CaseSample.of(dump, sampler, trainer)
     # A pass over other policies than the diagnosis needs does not draw its rows.
     in_pass = set(sample.policies) == set(walk.policies)
     state = read_table(dump, walk, runner, sample if in_pass else None)
     if state is None or state.empty:
         raise no_tokens(dump, walk.policies)
     if not in_pass:
-        return state, diagnose(read_case(dump, *pair))
-    if pair[1] is not None and walk.policies[:2] != pair:
-        routing = routing_of(dump, pair[0], pair[1])
+        return state, diagnose(read_case(dump, sampler, trainer))
+    known = routing is not None and walk.policies[:2] == (sampler, trainer)
+    if trainer is not None and not known:
+        routing = routing_of(dump, sampler, trainer)
     return state, diagnose(sample.case(dump, routing))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import rcdiag
 from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
@@ -56,7 +57,8 @@ def write(path: Path, *, rerouted: float = 0.3, replayed: float = 0.25) -> Path:
 
 
 def test_shares_and_what_a_replay_removes(tmp_path):
-    result = score(open_table(write(tmp_path / "t.parquet")))
+    table = open_table(write(tmp_path / "t.parquet"))
+    result = score(table)
     changes, (replay,) = result.routing.rerouting, result.routing.replays.values()
     assert changes.routed_tokens == ROWS * 0.9 * (TOKENS - 1)
     assert changes.experts_chosen == TOP_K
@@ -69,6 +71,7 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     cause = result.diagnosis.causes[0]
     assert cause.slug == "moe-routing"
     assert "those of the same experts by 0.01, no more than by rounding" in cause.message
+    assert rcdiag.compare(table).diagnosis.causes == result.diagnosis.causes
     share = changes.rerouted_share_of_squares.value
     np.testing.assert_allclose(cause.evidence[-1]["share"], share, rtol=1e-5)
     (finding,) = [one for one in result.findings if one.slug == "experts-differ"]
