@@ -144,7 +144,7 @@ class CaseSample:
         while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
             self._draw(self.share / 2)
 
-    def case(self, table: Table, routing: Routing | None) -> Case:
+    def case(self, table: Table, routing: Routing | None = None) -> Case:
         """Return the case of all rows so far; `routing` compares the experts of the pair."""
         if not self.parts:
             raise RcdiagError(

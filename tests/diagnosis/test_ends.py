@@ -50,5 +50,5 @@ def test_ends_are_missing_where_the_model_would_end(share: float, ends: bool, to
     answer = cause_in_missing_eos(scene(ends=ends), Model(share))  # type: ignore[arg-type]
     assert (answer is not None) == told
     if answer is not None:
-        assert answer[0] == "mask-drops-last"
-        assert abs(answer[1].share_of_rows - share) < 0.05
+        assert answer.slug == "mask-drops-last"
+        assert abs(answer.share_of_rows - share) < 0.05

@@ -77,7 +77,7 @@ def test_adjacent_long_rows_are_processed_in_separate_batches(tmp_path, monkeypa
 def test_a_pass_stores_about_a_kilobyte_per_sequence(tmp_path, plan, length):
     path = stored(tmp_path, rows=ROWS, length=length)
     dump = open_table(path)
-    reading, _ = _read(dump, PairWalk.of(dump, "rollout", "old", plan), None)
+    reading, _ = _read(dump, PairWalk.of(dump, "rollout", "old", plan), None, None)
     assert reading.rows is not None
     assert reading.state is not None
     (rows,), (suite,) = reading.rows.steps.values(), reading.state.suites.values()

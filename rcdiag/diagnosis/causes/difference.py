@@ -175,7 +175,7 @@ def _beside_rounding(features: Features) -> str:
     if times < LARGER:
         unlike = "but rarely is"
         if found:
-            unlike = f"but log-ratios {' and '.join(found)}, unlike rounding"
+            unlike = f"but log-ratios {' and '.join(found[:2])}, unlike rounding"
         large = f"The rounding of {engines} can be that large at these probabilities"
         return f". {large}, {unlike}: {why}"
     expected = f", {rough(times)} times the expected rounding of {engines}"
@@ -186,7 +186,7 @@ def _beside_rounding(features: Features) -> str:
             "the metadata do not name"
         )
     if found:
-        return f"{expected}; log-ratios {' and '.join(found)}: {why}"
+        return f"{expected}; log-ratios {' and '.join(found[:2])}: {why}"
     return f"{expected}, and the table does not show why: {why}"
 
 

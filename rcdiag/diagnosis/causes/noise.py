@@ -16,7 +16,6 @@ from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.thresholds import (
     FEW,
     HALF,
-    LARGER,
     MOST,
     MUCH_LARGER,
     PART,
@@ -46,7 +45,7 @@ def structures(features: Features) -> list[str]:
         and seen.explained >= FEW
         and seen.beyond_chance,
         "are largest at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
-        "change along the response": not 1 / LARGER < log_ratios.late < LARGER,
+        "change along the response": log_ratios.change_along_rows,
         ONE_SIGN: log_ratios.one_sided > MOST,  # rounding moves tokens both ways
         "depend on the engine": outliers is not None and bool(outliers.engines),
         SOME_ROWS: (outliers is not None and not outliers.engines)

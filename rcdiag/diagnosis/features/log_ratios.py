@@ -205,12 +205,22 @@ class LogRatios(Struct, frozen=True, dict=True):
         """
         if self.first_tokens < LARGER or self.late > 1 / LARGER:
             return False
+        return self.growth_in_rows < -SURELY
+
+    @property
+    def change_along_rows(self) -> bool:
+        """Tell whether log-ratios grow or fall along the responses, by more than LARGER."""
+        return not 1 / LARGER < self.late < LARGER and abs(self.growth_in_rows) > SURELY
+
+    @cached_property
+    def growth_in_rows(self) -> float:
+        """Return the z score over rows of the log of squares in second halves over first halves."""
         tokens, squares = self.tokens, self.values**2
         start = np.cumsum(tokens.per_row) - tokens.per_row
         early = 2 * (np.arange(len(tokens)) - start[tokens.owner]) < tokens.per_row[tokens.owner]
         halves = [tokens.row_sums(np.where(half, squares, 0.0)) for half in (early, ~early)]
         usable = (tokens.per_row >= FEWEST_OF_ROW) & (np.minimum(*halves) > 0.0)
-        return z_of_sums(np.log(halves[0][usable] / halves[1][usable])) > SURELY
+        return z_of_sums(np.log(halves[1][usable] / halves[0][usable]))
 
     @cached_property
     def repeated(self) -> Flags:
