@@ -777,6 +777,14 @@ def test_a_low_temperature_and_a_kept_set_have_low_confidence_without_evidence()
     assert confidence < sure
 
 
+def test_unlikely_tokens_of_equal_columns_may_be_of_a_bias_instead_of_a_temperature() -> None:
+    """Surprisals above the entropy do not tell a higher temperature from bans and penalties."""
+    law = changed(lambda logits, state: logits - 0.5 * (logits == logits.max(axis=1)[:, None]))
+    first = judged(made(law, ENGINE, recorded=plain, entropies=["old"])).causes[0]
+    assert first.slug == "temperature-silent"
+    assert {"logit-bias", "repetition-penalty"} <= set(first.also_possible)
+
+
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 def test_exchanged_rows_are_found_beside_rows_too_short_to_match(policy):
     case = swapped(HONEST, policy, 3)

@@ -97,6 +97,9 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> Suspicion
     cut = top_p is not None and bool(np.any(top_p < 1.0))
     slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
+    others = ["top-p-silent" if slug == "temperature-silent" else "temperature-silent"]
+    if z > 0:  # without them, tokens that bans, biases and penalties favour are less likely
+        others = ["logit-bias", "repetition-penalty", "presence-penalty"]
     return Suspicion(
         slug=slug,
         confidence=WEAK if either else LIKELY,
@@ -108,7 +111,7 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> Suspicion
                 "surprisal - entropy", "0 for samples of the recorded distribution", mean=mean, z=z
             )
         ],
-        also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
+        also_possible=others,
     )
 
 
