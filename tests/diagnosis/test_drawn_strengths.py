@@ -7,6 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.penalties import pushed
+from rcdiag.diagnosis.features import Features
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
@@ -117,6 +119,19 @@ def test_a_bias_shifts_a_few_ids_up_and_all_others_down(seed: int) -> None:
     size = float(random.uniform(0.8, 2.0))
     diagnosis = judged(made(biased(ids, size), noisy(0.01), seed=seed, rows=256))
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "logit-bias")
+
+
+def test_a_bias_is_found_by_a_dozen_tokens_beside_a_biased_id_too_rare_to_judge() -> None:
+    case = made(plain, noisy(0.005), rows=96)
+    counts = np.bincount(case.token_id, minlength=VOCABULARY)
+    often, rare = np.flatnonzero(counts == 12)[:1], np.flatnonzero(counts == 1)[:1]
+    old, bias = case.log_probs["old"], 3.9
+    of_ids = np.log1p(np.exp(old) * np.expm1(bias)) - bias
+    of_others = case.log_probs["old"] - case.log_probs["rollout"] + 0.12
+    log_ratio = np.where(np.isin(case.token_id, [*often, *rare]), of_ids, of_others)
+    found = pushed(Features(case.with_log_probs("rollout", old - log_ratio)))
+    assert found is not None
+    assert found.message.startswith(f"The sampler gives token id {often[0]} more probability")
 
 
 def test_banned_ids_of_a_flat_model_are_found() -> None:

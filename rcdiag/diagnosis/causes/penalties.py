@@ -14,6 +14,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_ROWS,
     LARGE,
     MANY_TIMES,
+    MOST,
     MOST_IDS,
     MUCH_LARGER,
     NEARLY_ALL,
@@ -164,7 +165,7 @@ def _biased_ids(log_ratios: LogRatios) -> tuple[Counts, float] | None:
     others = values[~named]
     other_way = _share_of_sign(others[np.abs(others) > ENGINE_NOISE], -sign)
     held = float(squares[chosen].sum() / max(squares.sum(), TINY))
-    if _share_of_sign(values[named], sign) < NEARLY_ALL or held < PART or other_way < NEARLY_ALL:
+    if _share_of_sign(values[named], sign) < NEARLY_ALL or held < PART or other_way < MOST:
         return None
     return chosen, sign
 
@@ -177,7 +178,7 @@ def _left_by_one_bias(log_ratios: LogRatios, named: Flags, size: float) -> float
     beyond. Other weights move each id by an amount of its own.
     """
     moved = log_ratios.values[named]
-    if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST:
+    if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST_ROWS:
         return 1.0
     expected = np.log1p(np.exp(log_ratios.tokens.trainer[named]) * np.expm1(size)) - size
     return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), TINY))
