@@ -36,7 +36,7 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: $(READY) ## set up, lint and test, with real vLLM and Chromium (6 minutes on two cores)
+test: $(READY) ## set up, lint and test, with real vLLM and Chromium (7 to 18 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
 	@$(BESIDE_LINT) SELECTION="$(if $(CHROMIUM),,not browser and )$(LEFT_OUT)"
@@ -53,7 +53,7 @@ lint: $(READY) ## ruff, format, types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (30 minutes)
+nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (12 to 27 minutes)
 	@$(ALONE) $(PY) tools/same_results.py
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
