@@ -70,7 +70,7 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     np.testing.assert_allclose(replay.removed.value, 1 - 0.25**2)
     cause = result.diagnosis.causes[0]
     assert cause.slug == "moe-routing"
-    assert "those of the same experts by 0.01, no more than by rounding" in cause.message
+    assert "tokens of the same experts by 0.01, no more than by rounding" in cause.message
     assert rcdiag.compare(table).diagnosis.causes == result.diagnosis.causes
     share = changes.rerouted_share_of_squares.value
     np.testing.assert_allclose(cause.evidence[-1]["share"], share, rtol=1e-5)

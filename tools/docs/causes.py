@@ -80,7 +80,7 @@ def _page(words: CauseWords) -> str:
         f"## What happens\n\n<p>{linked(words.says)}</p>\n",
         f"## How it shows\n\n<p>{linked(words.shows)}</p>\n",
         f"## How it is told apart\n\n<p>{linked(words.told_apart)}</p>\n",
-        f"## How to mend it\n\n{_mending(words)}\n",
+        f"## How to repair it\n\n{_mending(words)}\n",
     ]
     if words.look_alikes or words.umbrella:
         parts.append(f"## Look-alikes\n\n{_look_alikes(words)}\n")

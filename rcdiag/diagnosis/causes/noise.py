@@ -126,14 +126,14 @@ def _recorded_routing(features: Features) -> Suspicion:
     return Suspicion(
         confidence=EXACT,
         message=f"{percent(rerouting.rerouted)} of the tokens took other experts in "
-        f"`{features.case.trainer}` than in `{features.case.sampler}`; they differ by "
-        f"{other:.2g} nats rms, and those of the same experts by {same:.2g}, no more than by "
+        f"`{features.case.trainer}` than in `{features.case.sampler}`. These differ by "
+        f"{other:.2g} nats rms, and tokens of the same experts by {same:.2g}, no more than by "
         "rounding.",
         evidence=[
             fact("rms log-ratio by experts", "other experts chosen", same=same, other=other),
             fact(
                 "share of log_ratio² at tokens of other experts",
-                "nearly all of the mismatch",
+                "what other experts hold of the mismatch",
                 share=rerouting.rerouted_share_of_squares.value,
             ),
             features.validity.evidence,

@@ -127,7 +127,7 @@ def pushed(features: Features) -> Suspicion | None:
         evidence=[
             fact(
                 "log-ratio of these ids",
-                "of the other sign than those of all other ids",
+                "of the other sign than those of most other ids",
                 ids=ids[:8].tolist(),
                 mean=moved.mean(),
                 share_of_squares=round(float(squares[named].sum() / squares.sum()), 3),
@@ -138,10 +138,11 @@ def pushed(features: Features) -> Suspicion | None:
 
 
 def _biased_ids(log_ratios: LogRatios) -> tuple[Counts, float] | None:
-    """Find a few token ids whose log-ratios have one sign while all others have the other sign.
+    """Find a few token ids whose log-ratios have one sign while most others have the other sign.
 
     A bias on a few logits looks like this: normalisation moves all other ids slightly the other
-    way. Return the ids, the one with the largest sum of squares first, and the sign.
+    way. Ids too rare to be chosen may be biased too. Return the ids, the one with the largest sum
+    of squares first, and the sign.
     """
     ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
