@@ -64,6 +64,16 @@ def test_placeholders_at_the_first_tokens_are_found_beside_kept_sets() -> None:
     assert named == ["zero-placeholder", "truncated-law"]
 
 
+def test_first_tokens_that_are_0_where_both_sides_are_sure_are_no_placeholders() -> None:
+    """In the few rows where the trainer is unsure of the first token, it has a log-prob."""
+    case = made(rows=200, seed=4, sharpness=3.0)
+    first, unsure = case.position == 0, (case.row % 25 == 0)[case.owner]
+    old = np.where(first, np.where(unsure, -2.0, 0.0), case.log_probs["old"])
+    rollout = np.where(first, np.where(unsure, -2.1, 0.0), case.log_probs["rollout"])
+    named = judged(case.with_log_probs("old", old).with_log_probs("rollout", rollout)).causes
+    assert "zero-placeholder" not in [cause.slug for cause in named]
+
+
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 def test_zeros_at_the_first_tokens_of_shifted_rows_are_a_trace_of_the_shift(policy: str) -> None:
     case = made(rows=96, seed=4)

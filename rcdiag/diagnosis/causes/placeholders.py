@@ -272,7 +272,7 @@ def _zero_positions(features: Features, column: StoredColumn) -> Flags:
     none = np.zeros(len(zeros), np.bool_)
     if not flags.any() or ids.max() > NEARLY_ALL * ids.sum():
         return none
-    here, elsewhere = unlikely[flags], unlikely & ~flags
+    here, elsewhere = (zeros & unlikely)[flags], unlikely & ~flags
     if here.sum() < FEWEST_OF_PATTERN or here.mean() < PART * float(unlikely.mean()):
         return none
     if zeros[elsewhere].sum() > PART * elsewhere.sum():
