@@ -21,7 +21,7 @@ from rcdiag.diagnosis.change_points import GROWTHS, bend_gains, jump_gains
 from rcdiag.diagnosis.logged.causes import found_in
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
-from rcdiag.diagnosis.logged.window import Window, rms_of
+from rcdiag.diagnosis.logged.window import StepWindow, rms_of
 from rcdiag.diagnosis.rules import levels_of, rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
@@ -555,18 +555,18 @@ def test_a_mean_of_ratios_that_a_bound_cut_is_not_their_mean(cut: float, known: 
     log = {"k3": 0.2, "ratio_mean": 0.9, "share_cut": cut}
     of_log = {name: series([x] * 4, name) for name, x in log.items()}
     run = LoggedRun("log", Log(Path("log"), "jsonl", {}), of_log)
-    window = Window(run, run.steps)
+    window = StepWindow(run, run.steps)
     assert (window.excess is not None) is known
     assert (window.k1 is not None) is known
 
 
 def test_steps_before_a_window_are_near_its_steps() -> None:
     run = LoggedRun("log", Log(Path("log"), "jsonl", {}), {"k3": series(np.ones(30))})
-    one = Window(run, np.arange(20, 30)).before
-    several = Window(run, np.array([10, 13, 20])).before
+    one = StepWindow(run, np.arange(20, 30)).before
+    several = StepWindow(run, np.array([10, 13, 20])).before
     assert one.steps.tolist() == [15, 16, 17, 18, 19]
     assert several.steps.tolist() == [5, 6, 7, 8, 9, 11, 12, 15, 16, 17, 18, 19]
-    assert Window(run, np.arange(3)).before is None
+    assert StepWindow(run, np.arange(3)).before is None
 
 
 def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
@@ -1500,17 +1500,17 @@ def test_what_ppo_kl_compares_depends_on_the_mode(
     assert steps in diagnosis.over_steps.says
 
 
-def window_of(known: Known, **numbers: list[float]) -> Window:
+def window_of(known: Known, **numbers: list[float]) -> StepWindow:
     steps = np.arange(len(next(iter(numbers.values()))))
     of = {
         name: Series(quantity=QUANTITIES[name], key=name, steps=steps, values=np.array(values))
         for name, values in numbers.items()
     }
     log = Log(Path("log"), "jsonl", {})
-    return Window(LoggedRun("log", log, of, known), steps)
+    return StepWindow(LoggedRun("log", log, of, known), steps)
 
 
-def relation(name: str, window: Window) -> tuple[float | None, str | None]:
+def relation(name: str, window: StepWindow) -> tuple[float | None, str | None]:
     """Return the number of a relation and its level."""
     levels = {rule.name: level for rule, level in levels_of("log", window)}
     return rules_of("log")[name].number(window), levels.get(name)
@@ -1586,9 +1586,11 @@ def test_a_small_mismatch_of_a_collapsed_policy_is_more_than_rounding() -> None:
 @pytest.mark.parametrize(("after", "level"), [(0.45, "ok"), (2.8, "warning")])
 def test_a_gradient_that_moves_with_the_mismatch(after: float, level: str) -> None:
     window = window_of(Known(), k3=[1e-4] * 10 + [0.5] * 10, grad_norm=[0.4] * 10 + [after] * 10)
-    found = relation("log.gradient-and-mismatch", Window(window.run, window.steps[10:]))
+    found = relation("log.gradient-and-mismatch", StepWindow(window.run, window.steps[10:]))
     assert found == (pytest.approx(after / 0.4), level)
-    assert relation("log.gradient-and-mismatch", Window(window.run, window.steps[5:10]))[0] is None
+    assert (
+        relation("log.gradient-and-mismatch", StepWindow(window.run, window.steps[5:10]))[0] is None
+    )
 
 
 def test_an_equal_gradient_is_said_by_both_values(tmp_path: Path) -> None:

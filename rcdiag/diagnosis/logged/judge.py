@@ -38,7 +38,7 @@ from rcdiag.diagnosis.logged.over_steps import (
     what_the_update_compares,
 )
 from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun, Series
-from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
+from rcdiag.diagnosis.logged.window import SIZES, StepWindow, rms_of
 from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST_ROWS,
@@ -70,7 +70,7 @@ STALE = ("stale-weights", "weights-never-synced")
 OF_A_JUMP = ("quantised-weights", "weights-differ")
 
 
-Shown = tuple[Window, Suspicion]  # the steps that show a cause, and the cause
+Shown = tuple[StepWindow, Suspicion]  # the steps that show a cause, and the cause
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Judged(Struct, frozen=True, kw_only=True):
     changes: Sequence[Change]
     found: Sequence[Shown] = ()  # each cause with the stretch that shows it
     # The stretch of the first cause; None if the log has no number of the mismatch.
-    shown: Window | None = None
+    shown: StepWindow | None = None
 
 
 def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
@@ -139,16 +139,16 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     )
 
 
-def _since(run: LoggedRun, change: Change, changes: Sequence[Change]) -> Window:
+def _since(run: LoggedRun, change: Change, changes: Sequence[Change]) -> StepWindow:
     """Return the steps from a change to the next one of its quantity."""
     steps = [step for step in run.steps.tolist() if lasts(change, changes, step)]
-    return Window(run, np.array(steps, np.int64))
+    return StepWindow(run, np.array(steps, np.int64))
 
 
-def _in_few_steps(window: Window) -> Shown | None:
+def _in_few_steps(window: StepWindow) -> Shown | None:
     """Judge the steps of a healthy stretch that are beyond rounding by far; None without any."""
     steps = steps_by_far(window)
-    few = Window(window.run, steps)
+    few = StepWindow(window.run, steps)
     if not len(steps) or (found := found_in(few)) is None:
         return None
     if len(steps) > 1:
@@ -171,7 +171,7 @@ def _moved(change: Change) -> MovedNumber:
 
 def _stretches(
     run: LoggedRun, changes: Sequence[Change], periodic: Counts, bad: Counts
-) -> list[Window]:
+) -> list[StepWindow]:
     """Divide the steps at the changes of the series with the largest total gain.
 
     A gradual growth has no level: of its steps only the last quarter is a stretch, because the
@@ -195,7 +195,7 @@ def _stretches(
                 left_out.append(np.arange(change.step, grown))
     others = np.setdiff1d(run.steps, np.concatenate(left_out))
     parts = np.split(others, np.searchsorted(others, sorted(cuts - {first})))
-    return [Window(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
+    return [StepWindow(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
 
 
 def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
@@ -219,7 +219,7 @@ def _each_once(start: int, changes: Sequence[Change], faults: Sequence[Shown]) -
     return found
 
 
-def _began(changes: Sequence[Change], window: Window) -> int:
+def _began(changes: Sequence[Change], window: StepWindow) -> int:
     """Return the step at which the state of a stretch began: its first step, or an earlier bend."""
     bends = [
         change.step
@@ -232,7 +232,7 @@ def _began(changes: Sequence[Change], window: Window) -> int:
 
 
 def _by_course(
-    run: LoggedRun, changes: Sequence[Change], window: Window, found: Suspicion
+    run: LoggedRun, changes: Sequence[Change], window: StepWindow, found: Suspicion
 ) -> Suspicion:
     """Name weights that lag, or no rounding, where the course of the mismatch shows it."""
     grown = [
@@ -380,7 +380,7 @@ def _with_verdict(found: Suspicion) -> Suspicion:
     return replace(found, verdict="healthy" if verdict == "guides" else verdict)
 
 
-def _named_cause(window: Window, found: Suspicion) -> NamedCause:
+def _named_cause(window: StepWindow, found: Suspicion) -> NamedCause:
     harmless = found.verdict == "healthy" or found.slug in NOTHING_WRONG
     actions = [] if harmless else [Action(text=text) for text in found.cause.words.mend[:2]]
     if actions:
@@ -389,7 +389,7 @@ def _named_cause(window: Window, found: Suspicion) -> NamedCause:
     return named_cause(sure, actions, found.evidence)
 
 
-def predictors(window: Window, found: Suspicion) -> dict[str, float]:
+def predictors(window: StepWindow, found: Suspicion) -> dict[str, float]:
     """Return the predictors of the confidence in a cause, by name; all are bounded."""
     size = 0.0 if window.rms is None else math.log10(max(window.rms, 1e-4) / ENGINE)
     return {
@@ -402,7 +402,7 @@ def predictors(window: Window, found: Suspicion) -> dict[str, float]:
     }
 
 
-def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
+def _ruled_out(window: StepWindow, causes: Sequence[NamedCause]) -> dict[str, str]:
     """Return the causes that the numbers of a window rule out: cause -> the numbers, by key.
 
     A mean does not rule out placeholders of 0, which may stand at a part of the tokens. The largest
@@ -439,7 +439,7 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
     return {slug: why for slug, why in against.items() if slug not in named}
 
 
-def _nothing_found(window: Window) -> str:
+def _nothing_found(window: StepWindow) -> str:
     """Say why a log with keys of the mismatch shows nothing."""
     if window.k3_below_zero is None:
         return NO_NUMBER

@@ -13,7 +13,7 @@ import numpy as np
 
 from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.causes.size import LEAST_LOG_PROB
-from rcdiag.diagnosis.logged.window import RANGES, SIZES, Window
+from rcdiag.diagnosis.logged.window import RANGES, SIZES, StepWindow
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.diagnosis.thresholds import FEW, LARGE, ROUNDING
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -28,22 +28,22 @@ IMPROBABLE = "J. Liu, Y. Li et al., When Speed Kills Stability, richardli.xyz/rl
 MARKOV = "Markov's inequality on k3 >= 0"
 
 
-def _of_uniform(window: Window) -> float | None:
+def _of_uniform(window: StepWindow) -> float | None:
     value = window.number("trainer_log_ppl")
     return None if value is None else value / math.log(window.run.known.vocabulary)
 
 
-def _difference(window: Window) -> float | None:
+def _difference(window: StepWindow) -> float | None:
     left = window.estimate("trainer_log_ppl", "sampler_log_ppl", "log_ppl_diff")
     size = window.number("trainer_log_ppl")
     return None if left is None or size is None else abs(left.value) / max(abs(size), 1.0)
 
 
-def _mean_ratio(window: Window) -> float | None:
+def _mean_ratio(window: StepWindow) -> float | None:
     return None if window.excess is None else 1.0 + window.excess.value
 
 
-def _said_mean_ratio(window: Window) -> str:
+def _said_mean_ratio(window: StepWindow) -> str:
     assert window.excess is not None
     return (
         f"`{window.excess.key}` is {_mean_ratio(window):.4g}; it is about 1 if the recorded "
@@ -51,7 +51,7 @@ def _said_mean_ratio(window: Window) -> str:
     )
 
 
-def _excess(window: Window) -> float | None:
+def _excess(window: StepWindow) -> float | None:
     """Return (E[ratio] - 1) / E[log_ratio^2].
 
     None where log-ratios are rounding, and where |k1| is so large that a few tokens make the mean
@@ -64,20 +64,20 @@ def _excess(window: Window) -> float | None:
     return window.excess.value / window.rms**2
 
 
-def _below_zero(name: str) -> Callable[[Window], float | None]:
+def _below_zero(name: str) -> Callable[[StepWindow], float | None]:
     return lambda window: None if (value := window.number(name)) is None else min(value, 0.0)
 
 
-def _k3_below_zero(window: Window) -> float | None:
+def _k3_below_zero(window: StepWindow) -> float | None:
     logged = window.k3_below_zero
     return logged if logged is not None else _below_zero("k3")(window)
 
 
-def _out_of_range(window: Window) -> dict[str, float]:
+def _out_of_range(window: StepWindow) -> dict[str, float]:
     return {name: value for name, value in window.impossible.items() if name != "k3"}
 
 
-def _beyond_range(window: Window) -> float | None:
+def _beyond_range(window: StepWindow) -> float | None:
     """Return by how much the number furthest out of its range is beyond the range's end."""
     beyond = []
     for name, value in _out_of_range(window).items():
@@ -86,7 +86,7 @@ def _beyond_range(window: Window) -> float | None:
     return max(beyond, default=None)
 
 
-def _said_out_of_range(window: Window) -> str:
+def _said_out_of_range(window: StepWindow) -> str:
     found = _out_of_range(window)
     several = [f"`{window.run.series[x].key}` ({value:.4g})" for x, value in found.items()]
     verb = "is" if len(several) == 1 else "are"
@@ -98,7 +98,7 @@ def _said_out_of_range(window: Window) -> str:
     return f"{', '.join(several)} {verb} {beyond}"
 
 
-def _error_of_logits(window: Window) -> float | None:
+def _error_of_logits(window: StepWindow) -> float | None:
     """Return the least rms error of logits, nats, that makes the logged mismatch."""
     entropy, of_size = window.number("entropy"), window.of_size
     if entropy is None or entropy <= 0.0 or window.rms is None or of_size[0] not in SIZES:
@@ -106,18 +106,18 @@ def _error_of_logits(window: Window) -> float | None:
     return window.rms / math.sqrt(-math.expm1(-entropy))
 
 
-def _largest(window: Window) -> float | None:
+def _largest(window: StepWindow) -> float | None:
     return None if window.largest is None else window.largest[1]
 
 
-def _said_largest(window: Window) -> str:
+def _said_largest(window: StepWindow) -> str:
     assert window.largest is not None
     key, bound = window.largest
     beside = f", {bound / window.rms:.2g} times the rms log-ratio" if window.rms else ""
     return f"`{key}`: no token differs by more than {bound:.3g} nats{beside}"
 
 
-def _of_certainty(window: Window) -> float | None:
+def _of_certainty(window: StepWindow) -> float | None:
     """Return the entropy over the most that it can be beside the mean surprisal."""
     entropy = window.number("entropy")
     surprisal = window.number("trainer_log_ppl")
@@ -131,7 +131,7 @@ def _of_certainty(window: Window) -> float | None:
     return entropy / (of_two + (1.0 - mean) * of_all)
 
 
-def _gradient(window: Window) -> float | None:
+def _gradient(window: StepWindow) -> float | None:
     """Return the factor of the gradient's norm where the mismatch grew beyond rounding."""
     before, now, then = window.before, window.number("grad_norm"), _before(window, "grad_norm")
     if before is None or before.rms is None or window.rms is None or now is None or not then:
@@ -139,39 +139,39 @@ def _gradient(window: Window) -> float | None:
     return now / then if before.rms < ENGINE <= window.rms else None
 
 
-def _before(window: Window, name: str) -> float | None:
+def _before(window: StepWindow, name: str) -> float | None:
     return None if window.before is None else window.before.number(name)
 
 
-def _keys(window: Window, *names: str) -> str:
+def _keys(window: StepWindow, *names: str) -> str:
     return " and ".join(f"`{window.key(name)}`" for name in names if window.series(name))
 
 
-def _unlike(window: Window) -> float | None:
+def _unlike(window: StepWindow) -> float | None:
     pearson = window.number("pearson")
     return None if pearson is None else 1.0 - pearson
 
 
-def _raw_ess(window: Window) -> float | None:
+def _raw_ess(window: StepWindow) -> float | None:
     """Return the ESS of raw ratios of tokens, E[ratio]^2 / E[ratio^2]."""
     ratio, chi2 = _mean_ratio(window), window.number("chi2_token")
     return None if ratio is None or chi2 is None or chi2 <= -1.0 else ratio**2 / (1.0 + chi2)
 
 
-def _raw_over_applied(window: Window) -> float | None:
+def _raw_over_applied(window: StepWindow) -> float | None:
     raw, ess = _raw_ess(window), window.number("ess")
     if raw is None or not ess or window.run.known.of_tokens is False:
         return None
     return raw / ess
 
 
-def _over_least(window: Window) -> float | None:
+def _over_least(window: StepWindow) -> float | None:
     ess, least = window.number("ess"), window.run.known.least_ess
     limits = least is not None and least > FEW  # a lower one is below any ESS of a usable run
     return ess / least if ess is not None and least is not None and limits else None
 
 
-def _beyond_bounds(window: Window) -> float | None:
+def _beyond_bounds(window: StepWindow) -> float | None:
     """Return the least k3 that the logged shares beyond the bounds imply, over the logged k3."""
     k3, known = window.number("k3"), window.run.known
     if not k3 or known.of_tokens is not True:
@@ -184,7 +184,7 @@ def _beyond_bounds(window: Window) -> float | None:
     return least / k3 if found else None
 
 
-def _against_veto(window: Window) -> float | None:
+def _against_veto(window: StepWindow) -> float | None:
     """Return the share of steps in which the least ratio and the veto contradict each other."""
     veto, least, share = window.run.known.veto, window.values("least_ratio"), window.values("veto")
     if veto is None or not len(least) or len(least) != len(share):
@@ -192,7 +192,7 @@ def _against_veto(window: Window) -> float | None:
     return float(np.mean((least < veto) != (share > 0.0)))
 
 
-LOG_RULES: tuple[Rule[Window], ...] = (
+LOG_RULES: tuple[Rule[StepWindow], ...] = (
     Rule(
         name="log.mean-ratio",
         says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "

@@ -31,7 +31,7 @@ OF_ONE = 10.0
 OVERFLOWED = 1e100
 
 
-class Quantity(Struct, frozen=True, kw_only=True):
+class LoggedQuantity(Struct, frozen=True, kw_only=True):
     """A number that a training log may hold at each step, and the keys that trainers give it."""
 
     name: str
@@ -62,20 +62,20 @@ class Quantity(Struct, frozen=True, kw_only=True):
         return scaled
 
 
-def _shipped() -> tuple[Quantity, ...]:
+def _shipped() -> tuple[LoggedQuantity, ...]:
     text = files(__package__).joinpath("quantities.toml").read_text(encoding="utf-8")
     return tuple(
-        convert({"name": name, **of}, Quantity) for name, of in tomllib.loads(text).items()
+        convert({"name": name, **of}, LoggedQuantity) for name, of in tomllib.loads(text).items()
     )
 
 
-QUANTITIES: Registry[Quantity] = Registry("quantity of logs", _shipped)
+QUANTITIES: Registry[LoggedQuantity] = Registry("quantity of logs", _shipped)
 
 
 class Series(Struct, frozen=True, kw_only=True):
     """A quantity of a run at each step that logs it; values may be NaN or infinite."""
 
-    quantity: Quantity
+    quantity: LoggedQuantity
     key: str  # in the log; "-key" where the log has the quantity with the other sign
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
@@ -158,7 +158,7 @@ def _share(rejected: Series, kept: Series) -> Series:
     return Series(quantity=QUANTITIES["rejected"], key=key, steps=steps, values=share)
 
 
-def _quantity_called(name: str, key: str) -> Quantity:
+def _quantity_called(name: str, key: str) -> LoggedQuantity:
     """Return a quantity by its name, or by the last part of a key that a trainer gives it."""
     if name in QUANTITIES:
         return QUANTITIES[name]
@@ -180,7 +180,7 @@ def _spellings(key: str) -> set[str]:
     return found
 
 
-def _series(quantity: Quantity, key: str, log: Log) -> Series:
+def _series(quantity: LoggedQuantity, key: str, log: Log) -> Series:
     rows = [
         (0 if step is None else step, row[key].value)
         for step, row in log.rows.items()

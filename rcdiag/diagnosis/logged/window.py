@@ -38,7 +38,7 @@ class Estimate(Struct, frozen=True):
         return self.value / self.error if self.error > 0 else 0.0
 
 
-class Window(Struct, frozen=True, dict=True):
+class StepWindow(Struct, frozen=True, dict=True):
     """Some steps of a run: a stretch of consecutive ones, or periodic ones."""
 
     run: LoggedRun
@@ -50,7 +50,7 @@ class Window(Struct, frozen=True, dict=True):
         return int(self.steps[0])
 
     @property
-    def before(self) -> Window | None:
+    def before(self) -> StepWindow | None:
         """Return steps shortly before those of this window; None where there are none.
 
         What drifts over a run has the same level there, so that a difference is one of this window.
@@ -58,7 +58,7 @@ class Window(Struct, frozen=True, dict=True):
         steps = self.run.steps
         near = np.searchsorted(steps, self.steps)[:, None] - np.arange(1, NEAR + 1)
         others = np.setdiff1d(steps[near[near >= 0]], self.steps)
-        return Window(self.run, others) if len(others) else None
+        return StepWindow(self.run, others) if len(others) else None
 
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it.

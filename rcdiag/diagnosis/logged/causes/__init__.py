@@ -37,11 +37,11 @@ from rcdiag.diagnosis.logged.causes.surprisals import (
     worse_than_uniform_in,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import StepWindow
 
-Weigh = Callable[[Window], Suspicion | None]
+Weigh = Callable[[StepWindow], Suspicion | None]
 # Causes that some steps of a run show by themselves; each is returned with these steps.
-CAUSES_OF_RUNS: tuple[Callable[[LoggedRun], tuple[Window, Suspicion] | None], ...] = (
+CAUSES_OF_RUNS: tuple[Callable[[LoggedRun], tuple[StepWindow, Suspicion] | None], ...] = (
     not_finite_in,
     worse_than_uniform_in,
     overflow_in,
@@ -68,6 +68,6 @@ LOG_CAUSES: tuple[Weigh, ...] = (
 )
 
 
-def found_in(window: Window) -> Suspicion | None:
+def found_in(window: StepWindow) -> Suspicion | None:
     """Return the first cause that a window of steps shows; None if it has no mismatch metric."""
     return next((found for weigh in LOG_CAUSES if (found := weigh(window)) is not None), None)

@@ -17,14 +17,14 @@ from rcdiag.diagnosis.logged.causes.found import (
     undecided,
 )
 from rcdiag.diagnosis.logged.causes.mean_ratio import surely_above_1
-from rcdiag.diagnosis.logged.window import Window, rms_of
+from rcdiag.diagnosis.logged.window import StepWindow, rms_of
 from rcdiag.diagnosis.thresholds import HALF, SURELY
 
 # Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
 LEAST_ENTROPY = 1e-4
 
 
-def other_tokens(window: Window) -> Suspicion | None:
+def other_tokens(window: StepWindow) -> Suspicion | None:
     """Look for columns whose tokens do not belong together.
 
     Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
@@ -89,7 +89,7 @@ def other_tokens(window: Window) -> Suspicion | None:
     )
 
 
-def unrelated(window: Window) -> Suspicion | None:
+def unrelated(window: StepWindow) -> Suspicion | None:
     """Look for values that are not related although log-ratios are as small as rounding.
 
     Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too. Then
@@ -122,7 +122,7 @@ def unrelated(window: Window) -> Suspicion | None:
     )
 
 
-def _share_of_surprisals(window: Window) -> float | None:
+def _share_of_surprisals(window: StepWindow) -> float | None:
     """Return the mean |log_ratio| over both mean surprisals; None where float32 rounds as much.
 
     The entropy stands for either: it is the mean surprisal of the tokens of its distribution.

@@ -6,7 +6,7 @@ import math
 
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.logged.causes.found import undecided
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import StepWindow
 
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
@@ -30,7 +30,7 @@ COSTS_LITTLE = {
 OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
 
 
-def other_weight(window: Window) -> Suspicion | None:
+def other_weight(window: StepWindow) -> Suspicion | None:
     """Look for a jump of mean weight, mean ratio or ESS away from 1 while log-ratios stay small.
 
     A few tokens that differ a lot cause this, such as placeholders of 0. So does rounding in the
@@ -53,7 +53,7 @@ def other_weight(window: Window) -> Suspicion | None:
     return None
 
 
-def costs_much(window: Window) -> Suspicion | None:
+def costs_much(window: StepWindow) -> Suspicion | None:
     """Look for weights, an ESS or a rejected share that are not those of a run without a mismatch.
 
     They count whatever the mean log-ratio is; a few tokens or long responses may cause them.
@@ -73,7 +73,7 @@ def costs_much(window: Window) -> Suspicion | None:
     return None
 
 
-def rejects_some(window: Window) -> Suspicion | None:
+def rejects_some(window: StepWindow) -> Suspicion | None:
     """Look for a number of rejected responses without that of all, so that no share is known."""
     count = window.number("rejected_count")
     if not count:
@@ -87,7 +87,7 @@ def rejects_some(window: Window) -> Suspicion | None:
     )
 
 
-def _by_length(window: Window, name: str, value: float) -> bool:
+def _by_length(window: StepWindow, name: str, value: float) -> bool:
     """Tell whether rounding explains a low number of weights of responses by their length.
 
     The log-ratio of a response of T tokens with independent errors has the variance v = 2 k3 T, and

@@ -11,7 +11,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import GUESS, Suspicion, fact
 from rcdiag.diagnosis.logged.run import LINEAR_UP_TO
-from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.logged.window import SIZES, StepWindow
 from rcdiag.diagnosis.thresholds import MUCH_LARGER
 from rcdiag.formats import rough
 
@@ -49,19 +49,19 @@ def undecided(
     )
 
 
-def k1_evidence(window: Window, reads: str) -> dict[str, Any]:
+def k1_evidence(window: StepWindow, reads: str) -> dict[str, Any]:
     """Return the evidence of the mean log-ratio, by the keys that it is taken from."""
     assert window.k1 is not None
     return fact(window.k1.key, reads, value=float(f"{window.k1.value:.4g}"))
 
 
-def size_evidence(window: Window, reads: str) -> dict[str, Any]:
+def size_evidence(window: StepWindow, reads: str) -> dict[str, Any]:
     """Return the evidence of the number that the size of log-ratios is estimated from."""
     name = window.of_size[0]
     return window.fact(name, reads) if name in SIZES else k1_evidence(window, reads)
 
 
-def ratio_evidence(window: Window, means: str = "") -> dict[str, Any]:
+def ratio_evidence(window: StepWindow, means: str = "") -> dict[str, Any]:
     """Return the evidence of the mean ratio beside what is expected of it."""
     excess = window.excess
     assert excess is not None

@@ -15,7 +15,7 @@ from rcdiag.diagnosis.logged.causes.found import (
     size_evidence,
     undecided,
 )
-from rcdiag.diagnosis.logged.window import Estimate, Window, rms_of
+from rcdiag.diagnosis.logged.window import Estimate, StepWindow, rms_of
 from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL, PART, SURELY
 
 OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
@@ -28,7 +28,7 @@ TOKENS_OF_A_STEP = 1e8
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 
 
-def not_the_sampler(window: Window) -> Suspicion | None:
+def not_the_sampler(window: StepWindow) -> Suspicion | None:
     """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
     k1, excess, rms = window.k1, window.excess, window.rms
     if k1 is None or rms is None or rms < ENGINE or k1.z > -SURELY:
@@ -76,7 +76,7 @@ def not_the_sampler(window: Window) -> Suspicion | None:
     )
 
 
-def weights_above_1(window: Window) -> Suspicion | None:
+def weights_above_1(window: StepWindow) -> Suspicion | None:
     """Look for bounded weights whose mean is above 1, which it is not if the record sampled.
 
     Log-probs that are rounded after sampling raise it by their k3, which is below that of ENGINE.
@@ -103,7 +103,7 @@ def weights_above_1(window: Window) -> Suspicion | None:
     )
 
 
-def ratio_of_no_sample(window: Window) -> Suspicion | None:
+def ratio_of_no_sample(window: StepWindow) -> Suspicion | None:
     """Look for a ratio of a token that none of a step's tokens has if the record sampled them.
 
     A single step may have it by chance.
@@ -121,7 +121,7 @@ def ratio_of_no_sample(window: Window) -> Suspicion | None:
     )
 
 
-def kept_set(window: Window) -> Suspicion | None:
+def kept_set(window: StepWindow) -> Suspicion | None:
     """Look for a mean ratio below 1: the trainer has probability mass outside the kept sets."""
     excess, k1, rms = window.excess, window.k1, window.rms
     if excess is None or k1 is None or rms is None or k1.value > HEAVY:
@@ -166,7 +166,7 @@ def kept_set(window: Window) -> Suspicion | None:
     )
 
 
-def _divided_or_kept_set(window: Window) -> Suspicion:
+def _divided_or_kept_set(window: StepWindow) -> Suspicion:
     """Return log-probs divided by T and a narrow kept set as one answer: their means are alike.
 
     Renormalised over a set with the probability q, log-probs differ by ln q; divided by T instead
@@ -185,7 +185,7 @@ def _divided_or_kept_set(window: Window) -> Suspicion:
     )
 
 
-def _certain_tokens(window: Window, excess: Estimate) -> Suspicion:
+def _certain_tokens(window: StepWindow, excess: Estimate) -> Suspicion:
     """Tokens whose recorded probability is about 1 where the trainer's is not."""
     shown = {
         "prob_diff_max": "the largest distance of both probabilities of a token",
@@ -206,7 +206,7 @@ def _certain_tokens(window: Window, excess: Estimate) -> Suspicion:
     )
 
 
-def surely_above_1(window: Window) -> bool:
+def surely_above_1(window: StepWindow) -> bool:
     """Tell whether E[ratio] is above 1 surely, and by a share of k3 that counts."""
     excess, rms = window.excess, window.rms
     if excess is None or rms is None:
@@ -214,7 +214,7 @@ def surely_above_1(window: Window) -> bool:
     return excess.z > SURELY and excess.value > OF_K3 * rms**2 / 2.0
 
 
-def is_near_1(window: Window) -> bool:
+def is_near_1(window: StepWindow) -> bool:
     """Tell whether E[ratio] is 1 within its error, or away from it by a small share of k3."""
     excess = window.excess
     if excess is None:
@@ -223,7 +223,7 @@ def is_near_1(window: Window) -> bool:
     return abs(excess.value) < max(OF_K3 * (window.rms or 1.0) ** 2 / 2.0, by_error)
 
 
-def below_as_by_zeros(window: Window) -> bool:
+def below_as_by_zeros(window: StepWindow) -> bool:
     """Tell whether E[ratio] is below 1 surely, and by the share of k3 that zeros leave at least."""
     excess, rms = window.excess, window.rms
     if excess is None or rms is None:

@@ -14,7 +14,7 @@ from rcdiag.diagnosis.logged.causes.found import (
     undecided,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import StepWindow
 from rcdiag.diagnosis.thresholds import HALF, NEARLY_ALL
 
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats, and those of tokens
@@ -33,7 +33,7 @@ OF_TOKENS = ("exp_abs_diff", "chi2_token", "ratio_mean")
 OF_LOG_RATIOS = ("k1", "k2", "abs_diff", "log_ppl_diff")
 
 
-def not_finite_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
+def not_finite_in(run: LoggedRun) -> tuple[StepWindow, Suspicion] | None:
     """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
 
     Means of exponentials that overflow are none: other numbers of their steps are finite.
@@ -47,7 +47,7 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     rare = 1.0 - share > NEARLY_ALL  # a batch or a metric that failed once
     shown = f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps ({where})"
-    return Window(run, steps), Suspicion(
+    return StepWindow(run, steps), Suspicion(
         slug="nan-log-probs",
         confidence=GUESS if rare else EXACT if share > HALF else CLEAR,
         verdict="inconclusive" if rare else None,
@@ -100,7 +100,7 @@ def _finite(run: LoggedRun, names: Sequence[str]) -> Counts:
     return np.unique(np.concatenate([NO_STEPS, *finite]))
 
 
-def overflow_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
+def overflow_in(run: LoggedRun) -> tuple[StepWindow, Suspicion] | None:
     """Look for a mean over tokens that overflows in more than one step; None without one.
 
     Sums over long responses may overflow by rounding, those of a token do not.
@@ -110,7 +110,7 @@ def overflow_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
         if one is None or len(steps := _overflows(run, one)) < FEWEST_BEYOND:
             continue
         reads = "infinite where log-ratios are finite"
-        return Window(run, steps), undecided(
+        return StepWindow(run, steps), undecided(
             f"`{one.key}` is infinite in {len(steps)} of {len(run.steps)} steps, from step "
             f"{steps[0]} on, and log-ratios are finite: in each of them a token's ratio "
             "overflows, far beyond rounding.",

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.logged.causes.found import (
 )
 from rcdiag.diagnosis.logged.causes.mean_ratio import below_as_by_zeros, is_near_1
 from rcdiag.diagnosis.logged.run import FLOOR
-from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
+from rcdiag.diagnosis.logged.window import SIZES, StepWindow, rms_of
 from rcdiag.diagnosis.thresholds import RARE
 
 # Nats: float32 has no probability below e^-87.3 at full precision.
@@ -29,7 +29,7 @@ LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
 
 
-def identical(window: Window) -> Suspicion | None:
+def identical(window: StepWindow) -> Suspicion | None:
     """Look for a mismatch of exactly 0, which two engines never have."""
     names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
     if not names or any(window.values(name).any() for name in names):
@@ -47,7 +47,7 @@ def identical(window: Window) -> Suspicion | None:
     )
 
 
-def other_forward(window: Window) -> Suspicion | None:
+def other_forward(window: StepWindow) -> Suspicion | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
     if rms is not None and rms >= ENGINE:
@@ -118,7 +118,7 @@ def beyond_rounding(name: str, value: float) -> bool:
     return bool(rms_of(name, np.array(value)) > ENGINE)
 
 
-def steps_by_far(window: Window) -> Counts:
+def steps_by_far(window: StepWindow) -> Counts:
     """Return the steps that are beyond rounding by far, though the median step is not.
 
     One token with a large ratio raises k3; therefore the probabilities, where they are logged, must
@@ -141,7 +141,7 @@ def _unlike(name: str, values: Array) -> Array:
     return 1.0 - values if name == "pearson" else values
 
 
-def beyond_by_far(window: Window) -> Suspicion | None:
+def beyond_by_far(window: StepWindow) -> Suspicion | None:
     """Look for a number that is beyond rounding by far though the first size of the log is not.
 
     A few large log-ratios raise a standard deviation or a mean of exponentials, but hardly k3; or
@@ -164,7 +164,7 @@ def beyond_by_far(window: Window) -> Suspicion | None:
     )
 
 
-def _of_by_far(window: Window) -> tuple[str, ...]:
+def _of_by_far(window: StepWindow) -> tuple[str, ...]:
     """Return the quantities by which log-ratios are beyond rounding by far."""
     found = []
     for name in (*SIZES, "k1", "log_ppl_diff", "log_ppl_abs_diff", "ratio_mean"):
@@ -176,7 +176,7 @@ def _of_by_far(window: Window) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _apart_in_the_mean(window: Window) -> float | None:
+def _apart_in_the_mean(window: StepWindow) -> float | None:
     """Return the distance of both mean surprisals, nats, where micro-batches do not explain it."""
     trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
     if trainer is None or sampler is None:
@@ -185,7 +185,7 @@ def _apart_in_the_mean(window: Window) -> float | None:
     return distance if distance > MICRO_BATCHES * max(trainer, 1.0) else None
 
 
-def beyond_float32(window: Window) -> Suspicion | None:
+def beyond_float32(window: StepWindow) -> Suspicion | None:
     """Look for a token to which one side gives a probability that float32 has not.
 
     No sampler draws such a token. Engines and trainers put numbers such as -9999 where a log-prob
@@ -203,7 +203,7 @@ def beyond_float32(window: Window) -> Suspicion | None:
     )
 
 
-def noise(window: Window) -> Suspicion | None:
+def noise(window: StepWindow) -> Suspicion | None:
     """Report a mismatch that is no larger than the rounding of two engines.
 
     A mean log_ratio by itself is 0 for exchanged tokens too, so that it leaves the verdict open.

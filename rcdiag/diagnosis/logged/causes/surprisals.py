@@ -14,7 +14,7 @@ from rcdiag.diagnosis.logged.causes.found import (
     SAME_SURPRISAL,
 )
 from rcdiag.diagnosis.logged.run import LoggedRun
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import StepWindow
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_PATTERN, HALF
 
 # Bases of logarithms as factors of the surprisal, and the largest tolerance on the factor's log.
@@ -23,7 +23,7 @@ BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 OTHER_ENTROPY = math.log(1.25)
 
 
-def impossible_surprisals(window: Window) -> Suspicion | None:
+def impossible_surprisals(window: StepWindow) -> Suspicion | None:
     """Look for mean surprisals that log-probs cannot have: negative, or exactly 0."""
     for name, side in (("sampler_log_ppl", "recorder"), ("trainer_log_ppl", "trainer")):
         value = window.number(name)
@@ -52,7 +52,7 @@ def impossible_surprisals(window: Window) -> Suspicion | None:
     return None
 
 
-def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
+def worse_than_uniform_in(run: LoggedRun) -> tuple[StepWindow, Suspicion] | None:
     """Look for steps in which the trainer scores its tokens worse than a uniform guess.
 
     A uniform guess over the vocabulary has ln(vocabulary) nats at each token. A mismatch that grows
@@ -65,7 +65,7 @@ def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     steps = one.steps[np.isfinite(one.values) & (one.values > bound)]
     if len(steps) < min(FEWEST_BEYOND, len(one.steps)):
         return None
-    window = Window(run, steps)
+    window = StepWindow(run, steps)
     evidence = [window.fact("trainer_log_ppl", f"above ln({run.known.vocabulary}) = {bound:.1f}")]
     if (sampler := window.number("sampler_log_ppl")) is not None:
         evidence.append(
@@ -86,7 +86,7 @@ def worse_than_uniform_in(run: LoggedRun) -> tuple[Window, Suspicion] | None:
     )
 
 
-def other_base(window: Window) -> Suspicion | None:
+def other_base(window: StepWindow) -> Suspicion | None:
     """Look for surprisals of which one is the other times ln 2 or ln 10, step by step.
 
     Few steps may have that factor by another fault; over more of them it varies.
@@ -110,7 +110,7 @@ def other_base(window: Window) -> Suspicion | None:
     return None
 
 
-def _have_factor(window: Window, size: float, *, exact: bool) -> bool:
+def _have_factor(window: StepWindow, size: float, *, exact: bool) -> bool:
     """Tell whether one surprisal is the other times a factor, or over it, in each step.
 
     Signs do not count. Where it is `exact`, no more than rounding may be between them, which moves
@@ -125,7 +125,7 @@ def _have_factor(window: Window, size: float, *, exact: bool) -> bool:
     return bool((np.abs(factor - abs(math.log(size))) < most).all())
 
 
-def other_temperature(window: Window) -> Suspicion | None:
+def other_temperature(window: StepWindow) -> Suspicion | None:
     """Look for a change of the trainer's entropy relative to the surprisal of sampled tokens.
 
     Without a fault both estimate the same quantity, one as a mean over tokens and the other over
@@ -155,7 +155,7 @@ def other_temperature(window: Window) -> Suspicion | None:
     )
 
 
-def _entropy_over_surprisal(window: Window) -> float | None:
+def _entropy_over_surprisal(window: StepWindow) -> float | None:
     entropy, surprisal = window.number("entropy"), window.number("sampler_log_ppl")
     if entropy is None or surprisal is None or min(entropy, surprisal) <= 0.0:
         return None
