@@ -46,7 +46,7 @@ def measure(command: str, given: Values) -> None:
     if emitted:
         screen.show_text(document, rcdiag.emit(document, emitted, given["candidate"]))
     else:
-        screen.show(document)
+        screen.show(document, has_page=outputs.html is not None)
     screen.exit(document)
 
 
@@ -97,7 +97,7 @@ def report(command: str, given: Values) -> None:
             for document in documents:
                 if second or len(results) > 1:
                     screen.heading(name if second else document.kind)
-                screen.show(document)
+                screen.show(document, has_page=given["html"] is not None)
     for document in results:
         screen.exit(document)
 

@@ -28,8 +28,11 @@ ROWS = 8  # keys of a training log in each table; fewer where the headline needs
 FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
-def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
+def draw(out: Console, result: Result, *, verbose: bool, has_page: bool = False) -> None:
+    """Draw the verdict with its causes, then numbers and findings, then the verdict again.
+
+    With `has_page` an HTML page of the result was written, which needs no mention.
+    """
     line = headline(result, answer(result))
     lines = LINES * 80 // min(out.width, 80)
     of_log = bool(getattr(result, "logs", ()))
@@ -52,7 +55,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     def end(out: Console) -> None:
         if body or result.findings:  # the headline ends with an empty line
             out.print()
-        draw_lines(out, [("more", more(result))])
+        draw_lines(out, [("more", more(result, has_page=has_page))])
 
     def height_of(rows: int) -> int:
         return height(lambda out: _draw_body(out, result, verbose, rows))

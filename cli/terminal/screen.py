@@ -60,8 +60,8 @@ class Screen:
         if not self.quiet:
             self.out.rule(title, align="left", characters="-")
 
-    def show(self, result: Document) -> None:
-        """Draw the result, or with `json` print its document."""
+    def show(self, result: Document, *, has_page: bool = False) -> None:
+        """Draw the result, or with `json` print its document; `has_page`: a page was written."""
         if self.json:
             write_out(to_json(result))
         elif not self.quiet:
@@ -70,7 +70,7 @@ class Screen:
 
                 draw_convert(self.out, result, self.verbose)
             else:
-                draw(self.out, result, verbose=self.verbose)
+                draw(self.out, result, verbose=self.verbose, has_page=has_page)
 
     def show_text(self, result: Result, text: str) -> None:
         """Print a text made from the result on stdout, with the verdict on stderr."""

@@ -343,11 +343,12 @@ def first_clause(text: str) -> str:
     return next((text[:end] for end in ends if " " in text[:end]), text)
 
 
-def more(result: Result) -> str:
-    """Say how to see what the first screen leaves out."""
+def more(result: Result, *, has_page: bool = False) -> str:
+    """Say how to see what the first screen leaves out; with `has_page` a page was written."""
     parts = ["all numbers, limits: -v"]
     verdict = "" if result.diagnosis is None else result.diagnosis.verdict
     if result.kind == "score" and verdict == "correctable":
         parts.append("pick a correction: rcdiag sweep")
-    parts.append("page: --html")
+    if not has_page:
+        parts.append("page: --html")
     return "   ".join(parts)

@@ -150,7 +150,7 @@ def _by_keys(run: LoggedRun) -> str | None:
     rejects = run.series.get("rejected")
     if weights is None and rejects is None and run.key_of_bypass is None:
         return None
-    parts = [f"importance weights (`{weights.key}`)" if weights else "no weights"]
+    parts = [f"importance weights (`{weights.key}`)" if weights else "no weights logged"]
     parts.append(f"rejection (`{rejects.key}`)" if rejects else "no rejection logged")
     if run.key_of_bypass is not None:
         parts.append(f"bypass mode (`{run.key_of_bypass}`): means over micro-batches")

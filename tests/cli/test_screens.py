@@ -33,10 +33,18 @@ LONGEST = ("divided", "zeros", "last step", "both NaN", "louder noise", "few row
 LINES = 40
 
 
-def screen(result: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
+def screen(
+    result: Result, width: int = 80, *, verbose: bool = False, has_page: bool = False
+) -> list[str]:
     out = TerminalConsole(file=io.StringIO(), width=width, highlight=False)
-    draw(out, result, verbose=verbose)
+    draw(out, result, verbose=verbose, has_page=has_page)
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_the_last_line_names_the_option_of_a_page_until_there_is_one():
+    result = api.score(SAMPLES / "stale.parquet")
+    assert screen(result)[-1].endswith("page: --html")
+    assert "--html" not in screen(result, has_page=True)[-1]
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose"])

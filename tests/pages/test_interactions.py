@@ -33,15 +33,18 @@ def column(seen, table: str, place: int) -> list[str]:
 
 def test_drawings_of_a_pair_and_of_bounds_fit_a_window_that_was_made_narrower(seen):
     """As when a phone is turned: drawings for the former width would make the page scroll."""
+    # A drawing is replaced when its window changes: found and measured in one step.
+    wide = "place => document.querySelector(place)?.clientWidth > 390"
+    narrow = """place => {
+        const width = document.querySelector(place)?.clientWidth
+        return 0 < width && width < 390
+    }"""
     for tab, place in (("ladder", ".pair .drawing svg"), ("corrections", ".curves svg")):
         seen.page.set_viewport_size({"width": 1280, "height": 900})
         seen.go(tab)
-        wide = seen.page.locator(place).bounding_box()["width"]
-        assert wide > 390
+        seen.page.wait_for_function(wide, arg=place)
         seen.page.set_viewport_size({"width": 390, "height": 900})
-        narrower = "([place, wide]) => document.querySelector(place).clientWidth < wide"
-        seen.page.wait_for_function(narrower, arg=[place, wide])
-        assert seen.page.locator(place).bounding_box()["width"] < 390
+        seen.page.wait_for_function(narrow, arg=place)
         assert seen.overflow <= 0, tab
 
 
