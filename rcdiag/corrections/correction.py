@@ -163,6 +163,11 @@ class Correction(Struct, frozen=True):
         return (*self.rejections, *self.zeroing, *of_weights)
 
     @property
+    def has_own_loss(self) -> bool:
+        """Whether the correction brings the policy loss along, in place of the trainer's."""
+        return self.weights_in_loss or (self.mode == "bypass" and self.loss != "")
+
+    @property
     def ratio_corrects(self) -> bool:
         """Whether the PPO ratio is relative to the rollout policy, and so includes the mismatch."""
         return self.weights_in_loss or (self.mode == "bypass" and self.loss in ("ppo_clip", ""))

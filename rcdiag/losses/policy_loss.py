@@ -59,6 +59,10 @@ class PolicyLoss(Struct, frozen=True, kw_only=True):
         """Return the loss of each token of a batch, or of each row."""
         return self.function(batch, settings)
 
+    def reads(self, name: str) -> bool:
+        """Tell whether the loss reads the setting of a name."""
+        return any(setting.name == name for setting in self.settings)
+
     def setting(self, name: str) -> LossSetting:
         """Return a setting of the loss by name; refuse an unknown name."""
         settings = {setting.name: setting for setting in self.settings}

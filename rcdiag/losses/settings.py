@@ -26,6 +26,7 @@ class LossSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     says: str
     default: Value = None
     above: float | None = None  # a number must be larger than this
+    negative: bool = True  # whether a number may be below 0
     choices: tuple[str, ...] = ()  # allowed words, if it is not a number
     can_be_off: bool = False  # None is allowed, as it also is if the default is None
     example: str | None = None
@@ -51,11 +52,15 @@ class LossSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if word in ("off", "null", "none") and (self.can_be_off or self.default is None):
             return None
         expected = "a number" if self.above is None else f"a number above {self.above:g}"
+        expected = expected if self.negative else "a number of 0 or more"
         try:
             value = float(text)
         except ValueError:
             raise self._refused(text, expected) from None
-        if not math.isfinite(value) or (self.above is not None and value <= self.above):
+        too_small = (self.above is not None and value <= self.above) or (
+            value < 0.0 and not self.negative
+        )
+        if too_small or not math.isfinite(value):
             raise self._refused(text, expected)
         return value
 
@@ -92,6 +97,7 @@ CLIP_LOW = LossSetting(
     says="1 - clip_low is the lower bound of the PPO clip, which acts where the advantage is below "
     "0. DPPO and GMPO use it as their own bounds.",
     default=0.2,
+    negative=False,
     example="0.2: ratios below 0.8",
     see=("clip_high", "actor/pg_clipfrac"),
 )
@@ -100,6 +106,7 @@ CLIP_HIGH = LossSetting(
     says="1 + clip_high is the upper bound of the PPO clip, which acts where the advantage is "
     "above 0. Raising only this one, e.g. to 0.28, is called clip-higher.",
     default=0.2,
+    negative=False,
     example="0.28: ratios above 1.28",
     see=("clip_low", "actor/pg_clipfrac"),
 )

@@ -20,7 +20,7 @@ from rcdiag.table.kept_ids import check_kept_ids
 from rcdiag.table.schema import KEPT_IDS, has_token_lists, is_list
 from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
-from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
+from rcdiag.table.trajectories import UNKNOWN_VERSION, Ragged, Trajectories, segment_sum
 
 V = TypeVar("V")
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
@@ -190,7 +190,7 @@ def _versions(batch: RowBatch, response_ids: Ragged) -> NDArray[np.int64] | None
             return None
         return _by_response(batch, "policy_version", response_ids).values.astype(np.int64)
     versions = _as_int64(batch, "policy_version", array)
-    return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
+    return as_numpy(versions.fill_null(UNKNOWN_VERSION) if versions.null_count else versions)
 
 
 def _column(batch: RowBatch, name: str) -> pa.Array:

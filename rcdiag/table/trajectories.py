@@ -52,6 +52,8 @@ POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 REENCODED = "reencoded"
 # Metadata key: whether prompts of later turns agree with the chat template.
 CHAT_TEMPLATE = "chat_template"
+# Stands for a null in `policy_version`.
+UNKNOWN_VERSION = -1
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Trajectories:
     sampling: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # top_p, top_k, min_p
     engine: Sequence[str] | None = None  # [sequences] replica of the sampler
     finish_reason: Sequence[str | None] | None = None  # [sequences]
-    # Version of the weights that sampled, [sequences] or [response tokens]; -1 = unknown.
+    # Version of the weights that sampled, [sequences] or [response tokens].
     policy_version: NDArray[np.int64] | None = None
     # Column name -> one list per response token: `rollout_kept_ids`, `rollout_routed_experts`.
     token_lists: dict[str, Ragged] = field(default_factory=dict)

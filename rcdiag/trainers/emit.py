@@ -7,6 +7,7 @@ is emitted that means something else.
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from msgspec import Struct
 
@@ -77,6 +78,9 @@ def emit(correction: Correction, trainer: str) -> Emitted:
 def emitted(correction: Correction, trainer: Trainer) -> Emitted:
     """Write settings of a trainer; Inexpressible's message is only what its settings lack."""
     written = _checked(correction, trainer)
+    settings = {**written.settings, **_switched_off(written, correction, trainer)}
+    in_order = {name: settings[name] for name in trainer.settings if name in settings}
+    written = Written(in_order, written.comments)
     head = (
         f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
         *trainer.config.header.needs,
@@ -126,3 +130,32 @@ def _checked(correction: Correction, trainer: Trainer) -> Written:
     if not equivalent(correction, read):
         raise Inexpressible("settings that do just this")
     return written
+
+
+def _switched_off(written: Written, correction: Correction, trainer: Trainer) -> dict[str, Value]:
+    """Return the defaults of unwritten settings that would change the correction where they are on.
+
+    Presets show how they are switched on. Without `rollout_rs: null` a configuration that rejects
+    would go on rejecting.
+    """
+
+    def harmless(others: dict[str, Any]) -> bool:
+        try:
+            read = trainer.read({**trainer.settings, **written.settings, **others})
+        except Refused:
+            return False
+        return equivalent(correction, read)
+
+    known: list[dict[str, Any]] = []
+    off: dict[str, Value] = {}
+    for preset in trainer.presets.values():
+        others = {name: preset[name] for name in preset if name not in written.settings}
+        # One setting is enough of most, such as a statistic without its threshold.
+        for on in (*({name: value} for name, value in others.items()), others):
+            tried = {name: value for name, value in on.items() if name not in off}
+            if not tried or tried in known:
+                continue
+            known.append(tried)
+            if not harmless(tried):
+                off |= {name: trainer.settings[name] for name in tried}
+    return off

@@ -15,7 +15,7 @@ from rcdiag.results.routing import Routing
 from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import UNKNOWN_VERSION, Trajectories
 from rcdiag.usecases.routing import routing_of
 
 SAMPLER, TRAINER = "rollout", "old"
@@ -179,6 +179,8 @@ def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
 def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: str | None) -> Case:
     """Make a case of some rows, with the log-probs of some policies and the prompts."""
     version = rows.policy_version
+    if version is not None and (version == UNKNOWN_VERSION).any():
+        version = None
     kept = rows.token_lists.get(f"{sampler}_kept_ids")
     return Case(
         sampler=sampler,

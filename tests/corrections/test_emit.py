@@ -21,6 +21,7 @@ from rcdiag.trainers.emit import emit, expresses, writers
 from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_text import digits
+from rcdiag.usecases.sweep.candidates import CANDIDATES
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, plan_of, presets_of, results_of
 from tests.corrections.configs import configs_of
@@ -109,6 +110,20 @@ def assert_moves(correction: Correction, trainer: str) -> None:
     """Presets of several trainers that are the same correction are carried alike."""
     # Some trainers add 1e-8 to counts that they divide by.
     assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
+
+
+@every_writer
+def test_written_settings_replace_any_preset_that_a_configuration_has(trainer):
+    """What they do not name must not go on rejecting, weighting or bypassing."""
+    writer = TRAINERS[trainer]
+    candidates = [one.correction for one in CANDIDATES.values()]
+    for correction in [*candidates, *presets_of(trainer).corrections.values()]:
+        if not expresses(writer, correction):
+            continue
+        written = emit(correction, trainer).settings
+        for name, preset in writer.presets.items():
+            read = writer.read({**writer.settings, **preset, **written})
+            assert equivalent(correction, read), (name, correction)
 
 
 def correction_of(name: str, **changes) -> Correction:

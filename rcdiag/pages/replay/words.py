@@ -38,7 +38,8 @@ def factor_name(name: str, factor: Factor) -> str:
 
 def is_part(result: ReplayResult) -> bool:
     """Tell whether the batch is one step of a table of several."""
-    return result.step is not None and result.provenance.get("rows", 0) > result.num_sequences
+    of_step = result.num_sequences + result.empty_sequences
+    return result.step is not None and result.provenance.get("rows", 0) > of_step
 
 
 def batch_size(result: ReplayResult) -> str:

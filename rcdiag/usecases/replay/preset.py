@@ -73,8 +73,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> Preset
         whole, rejections=tuple(one for one in whole.rejections if not one.of_current)
     )
     bypass = correction.mode == "bypass"
-    own_loss = (bypass and correction.loss != "") or correction.weights_in_loss
-    loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
+    loss = trainer.update.loss_of_type(correction.loss) if correction.has_own_loss else update.loss
     _check_level(name, correction, trainer.update.loss(loss))
     with np.errstate(all="ignore"):
         pair = batch.pair("rollout", "current" if bypass else "old")

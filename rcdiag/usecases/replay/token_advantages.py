@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.losses import ADVANTAGES
 from rcdiag.table.column_names import meanings_of
 from rcdiag.table.token_batch import TokenBatch
-from rcdiag.table.trajectories import segment_sum
+from rcdiag.table.trajectories import Trajectories, segment_sum
 
 Array = NDArray[np.float64]
 COLUMN = "column"
@@ -47,11 +47,8 @@ def formula_of(source: str) -> str:
     return "grpo" if source == COLUMN else source
 
 
-def token_advantages(tokens: TokenBatch, source: str) -> Array:
-    """Return the advantage of each token, [tokens]: recorded, or from rewards and groups."""
-    if source != COLUMN:
-        by_row = computed_advantages(source, tokens.rewards, tokens.cluster, tokens.lengths)
-        return np.repeat(by_row, tokens.lengths)
+def recorded_advantages(tokens: TokenBatch) -> Array:
+    """Return the recorded advantage of each token, [tokens]."""
     recorded = tokens.advantages
     if recorded is None:
         assert tokens.advantage is not None
@@ -63,6 +60,31 @@ def token_advantages(tokens: TokenBatch, source: str) -> Array:
             hint=f"fill the column, or compute it: {setting('advantage', 'grpo')}",
         )
     return recorded
+
+
+def advantages_from_rewards(
+    source: str, parts: Sequence[Trajectories], rows: Sequence[NDArray[np.bool_]]
+) -> Array:
+    """Return the advantage of each sampled token by the formula `source`, [tokens].
+
+    `rows` flags the rows of the update in each part. Rewards of rows without a sampled token count
+    in the baseline of their prompt group: trainers reward a response before they mask it, for
+    example one that was cut at the length limit.
+    """
+    rewards, groups, counts = [], [], []
+    for part, chosen in zip(parts, rows, strict=True):
+        unknown = np.full(len(part), np.nan)
+        rewards.append((unknown if part.reward is None else part.reward)[chosen])
+        groups.append(part.groups[chosen])
+        counts.append(part.sampled_lengths[chosen])
+    reward, group, lengths = (
+        np.concatenate(rewards),
+        np.concatenate(groups),
+        np.concatenate(counts),
+    )
+    counted = (lengths > 0) | np.isfinite(reward)
+    by_row = computed_advantages(source, reward[counted], group[counted], lengths[counted])
+    return np.repeat(by_row, lengths[counted])
 
 
 def computed_advantages(

@@ -73,7 +73,16 @@ def chosen_update(
         raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
     name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
-    own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    of_presets = [
+        rules.loss(rules.loss_of_type(one.loss))
+        for one in plan.corrections.values()
+        if one.has_own_loss
+    ]
+    own: dict[str, Any] = {}
+    for key, value in settings.items():
+        if value is not None:
+            reader = next((one for one in of_presets if one.reads(key)), policy_loss)
+            own[key] = reader.setting(key).parsed(str(value))
     own |= policy_loss.parsed(loss_settings)
     reads = {one.name: one for one in policy_loss.settings}
     of_file = {  # checked like settings of the user

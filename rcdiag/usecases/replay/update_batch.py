@@ -24,7 +24,11 @@ from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories, segment_sum
 from rcdiag.usecases.diagnosed import scored_policies
 from rcdiag.usecases.passes import no_tokens
-from rcdiag.usecases.replay.token_advantages import token_advantages
+from rcdiag.usecases.replay.token_advantages import (
+    COLUMN,
+    advantages_from_rewards,
+    recorded_advantages,
+)
 
 if TYPE_CHECKING:
     from rcdiag.learning.trainee import TokenScores
@@ -200,14 +204,20 @@ def replay_batch(
     empty: Mapping[int | None, int] = tokens.empty
     if step is not None:
         empty = {step: tokens.empty.get(step, 0)}
-    widths = [part.response_ids.lengths[rows_of_step(part, step)].max(initial=0) for part in parts]
+    rows = [rows_of_step(part, step) for part in parts]
+    widths = [
+        part.response_ids.lengths[chosen].max(initial=0)
+        for part, chosen in zip(parts, rows, strict=True)
+    ]
     return ReplayBatch(
         step=step,
         tokens=replace(
             tokens,
             log_probs={role: tokens.log_probs[name] for role, name in by_role},
             entropy={},
-            advantages=token_advantages(tokens, advantage),
+            advantages=recorded_advantages(tokens)
+            if advantage == COLUMN
+            else advantages_from_rewards(advantage, parts, rows),
             empty=empty,
             width=int(max(widths)),
         ),

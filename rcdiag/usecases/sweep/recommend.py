@@ -134,10 +134,12 @@ def _decided(
         )
         return ranking.recommendation("no-correction", reasons, choice="none")
     if away < NEGLIGIBLE:
-        reasons.append(
-            f"The weights of whole sequences differ from 1 by {away:.2g} on average, below "
-            f"{NEGLIGIBLE:g}: there is nothing to correct."
-        )
+        near = f"The weights of whole sequences differ from 1 by {away:.2g} on average"
+        if evidence.diagnosis is not None and evidence.diagnosis.verdict == "inconclusive":
+            # Columns that are copies of each other differ by nothing, and compare nothing.
+            reasons.append(f"{near}, but the verdict on the table is inconclusive.")
+            return ranking.recommendation("cannot-distinguish", reasons, near=[])
+        reasons.append(f"{near}, below {NEGLIGIBLE:g}: there is nothing to correct.")
         return ranking.recommendation("no-correction", reasons, choice="none")
     reasons += _premises(values)
     if not ranking.allowed:  # step 3

@@ -170,3 +170,27 @@ def test_a_rejection_bound_drops_the_nan_token(tmp_path):
     config = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
     result = one(path, config)
     assert (result.loss, result.kept_tokens) == (pytest.approx(-1.0), 2)
+
+
+@pytest.mark.parametrize("logs", [[], [-1.0, -1.0]])
+def test_rewards_of_rows_without_a_sampled_token_count_in_their_groups_baseline(tmp_path, logs):
+    """Rewards 1, 0 and 2 of one prompt; the last row was masked after it was rewarded.
+
+    Mean 1 and deviation 1 give the advantages 0 (one token) and -1 (two tokens): loss 2 / 3.
+    """
+    rollout = [[-1.0], [-1.0, -1.0], logs]
+    mask = [[1], [1, 1], [0] * len(logs)]
+    columns = {"response_mask": mask, "reward": [1.0, 0.0, 2.0], "group_id": ["a"] * 3}
+    path = table_of(tmp_path / "t.parquet", rollout, **columns)
+    assert naive_of(path, advantage="grpo").loss == pytest.approx(2 / 3, rel=1e-5)
+    unknown = {**columns, "reward": [1.0, 0.0, None]}
+    path = table_of(tmp_path / "unknown.parquet", rollout, **unknown)
+    spread = 0.5 / (0.5**0.5 + 1e-6)
+    assert naive_of(path, advantage="grpo").loss == pytest.approx(spread / 3)
+
+
+def test_rows_of_other_steps_do_not_count_in_a_baseline(tmp_path):
+    rollout, steps = [[-1.0], [-1.0], [-1.0]], [1, 1, 0]
+    columns = {"reward": [1.0, 0.0, 5.0], "group_id": ["a"] * 3, "step": steps}
+    path = table_of(tmp_path / "t.parquet", rollout, **columns)
+    assert naive_of(path, advantage="grpo").loss == pytest.approx(0.0, abs=1e-12)
