@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
     CorrectionOutcome,
+    enters_loss,
     log_ratio,
     outcome,
-    stays_by_token,
 )
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
@@ -74,16 +74,20 @@ def _ess(weights: Array, squares: Array, count: int) -> float | None:
 def _lost_mass(
     rows: Sequences, correction: Correction, applied: CorrectionOutcome
 ) -> tuple[float | None, float | None]:
-    """Return E[ratio 1(rejected)] / E[ratio]: over tokens, and over sequences without any token."""
-    true, by_token = rows.sum(true_ratio), stays_by_token(correction.rejections)
+    """Return E[ratio 1(discarded)] / E[ratio]: over tokens, and over sequences without any token.
+
+    Rejected tokens are discarded, and so are those of weight 0, which stay in the loss mask.
+    """
+    true, by_token = rows.sum(true_ratio), enters_loss(correction)
     kept = true if by_token is None else rows.sum(true_ratio.where(by_token))
-    kept = np.where(applied.kept > 0, kept, 0.0)
+    discarded = (applied.kept == 0) | (applied.loss_weights.sum == 0)
+    kept = np.where(discarded, 0.0, kept)
     logs = log_ratio(rows, "sequence")
     # Divided by the largest ratio, so that products of ratios do not overflow.
     of_rows = np.exp(logs - logs.max()) if np.isfinite(logs.max()) else np.full(len(rows), np.nan)
     return (
         _number(1.0 - kept.sum() / true.sum()),
-        _number(of_rows[applied.kept == 0].sum() / of_rows.sum()),
+        _number(of_rows[discarded].sum() / of_rows.sum()),
     )
 
 

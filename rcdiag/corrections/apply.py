@@ -136,6 +136,20 @@ def stays_by_token(rejections: Over) -> Quantity | None:
     return stays(by_token) if by_token else None
 
 
+def enters_loss(correction: Correction) -> Quantity | None:
+    """Return 1 at tokens that are neither rejected nor weighted with 0; None if all are 1.
+
+    Rejections and weights of whole sequences do not count.
+    """
+    kept, weighting = stays_by_token(correction.rejections), correction.loss_weighting
+    if weighting is None or not (
+        correction.zeroing or (weighting.by_token and weighting.outside == "zero")
+    ):
+        return kept
+    weighted = token_weight(correction) > 0.0
+    return weighted if kept is None else kept.where(weighted)
+
+
 def below_veto(veto: float) -> Quantity:
     """Return 1 at tokens whose unclamped ratio is below the veto (log in float32, as in verl)."""
     return log_of_veto(veto) > LOG_RATIO
@@ -205,6 +219,13 @@ class EstimatorSettings(Struct, frozen=True):
     @property
     def rejects_tokens(self) -> bool:
         return any(rejection.of_tokens for rejection in self.rejections)
+
+    @property
+    def discards_tokens(self) -> bool:
+        """Whether single tokens are rejected, or have weight 0."""
+        weighting = self.weighting
+        zeroes = weighting is not None and weighting.by_token and weighting.outside == "zero"
+        return zeroes or self.rejects_tokens
 
     @property
     def truncates(self) -> bool:

@@ -182,8 +182,15 @@ def equivalent(a: Correction, b: Correction) -> bool:
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
         and _same_windows(windows_of(a.zeroing), windows_of(b.zeroing))
         and same_veto
-        and (a.mode, a.loss or "ppo_clip") == (b.mode, b.loss or "ppo_clip")
+        and (a.mode, _loss_in_use(a)) == (b.mode, _loss_in_use(b))
     )
+
+
+def _loss_in_use(correction: Correction) -> str:
+    """Return the policy loss that a correction brings along; "" if it is the trainer's own."""
+    if correction.mode == "bypass" or correction.weights_in_loss:
+        return correction.loss or "ppo_clip"
+    return ""
 
 
 def _zeroed_by_weight(correction: Correction) -> Correction:

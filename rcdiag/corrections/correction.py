@@ -127,6 +127,24 @@ class Correction(Struct, frozen=True):
         return self.weighting if self.weights_applied else None
 
     @property
+    def discards_tokens(self) -> bool:
+        """Whether single tokens may be rejected, or have weight 0."""
+        weighting = self.loss_weighting
+        zeroes = weighting is not None and weighting.by_token and weighting.outside == "zero"
+        return zeroes or any(one.of_tokens for one in (*self.rejections, *self.zeroing))
+
+    @property
+    def discards_sequences(self) -> bool:
+        """Whether whole sequences may be rejected, by a bound or a veto, or have weight 0."""
+        weighting = self.loss_weighting
+        zeroes = weighting is not None and not weighting.by_token and weighting.outside == "zero"
+        return (
+            zeroes
+            or self.veto is not None
+            or any(not one.of_tokens for one in (*self.rejections, *self.zeroing))
+        )
+
+    @property
     def rejects(self) -> bool:
         """Whether tokens or sequences may be rejected, or have their weights zeroed by a veto."""
         return bool(self.rejections) or self.veto is not None

@@ -63,12 +63,12 @@ CONSTRAINTS: tuple[Rule[JudgedCandidate], ...] = (
     ),
     Rule(
         name="constraint.lost_mass",
-        says="Share of the target policy's probability mass that rejection discards.",
-        formula="E[ratio 1(rejected)] / E[ratio]",
+        says="Share of the target policy's probability mass that is rejected or has weight 0.",
+        formula="E[ratio 1(rejected or weight 0)] / E[ratio]",
         unit="share",
         guide=LOST_MASS,
         value=lambda it: it.lost_mass,
-        message=lambda it: f"rejects {it.lost_mass:.1%} of the target policy, not below 10%",
+        message=lambda it: f"discards {it.lost_mass:.1%} of the target policy, not below 10%",
         see=("lost_mass",),
     ),
     Rule(

@@ -59,19 +59,6 @@ class CorrectionEvidence(Struct, frozen=True, kw_only=True):
         return weighting is not None and weighting.level == "token"
 
     @property
-    def rejects_tokens(self) -> bool:
-        """Tell whether single tokens can be rejected."""
-        return any(rejection.of_tokens for rejection in self.correction.rejections)
-
-    @property
-    def rejects_sequences(self) -> bool:
-        """Tell whether whole sequences can be rejected, by a bound or by a veto."""
-        rejections = self.correction.rejections
-        return self.correction.veto is not None or any(
-            not rejection.of_tokens for rejection in rejections
-        )
-
-    @property
     def uncorrected(self) -> bool:
         """Tell whether the mismatch is measured, and nothing corrects it."""
         return bool(self.mismatch) and self.correction.leaves_loss_alone
@@ -183,17 +170,19 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
     ),
     _number_rule(
         "lost_target_mass_token",
-        "Share of the target policy's probability mass that rejecting tokens discards, by token.",
+        "Share of the target policy's probability mass in tokens that are rejected or have weight "
+        "0, by token.",
         "the share of the target's mass that is lost, by token,",
         LOST_MASS,
-        lambda e: e.rejects_tokens,
+        lambda e: e.correction.discards_tokens,
     ),
     _number_rule(
         "lost_target_mass_seq",
-        "Share of the target policy's mass that rejecting sequences discards, by sequence.",
+        "Share of the target policy's mass in sequences that are rejected or have weight 0, by "
+        "sequence.",
         "the share of the target's mass that is lost, by sequence,",
         LOST_MASS,
-        lambda e: e.rejects_sequences,
+        lambda e: e.correction.discards_sequences,
     ),
     Rule(
         name="correction.mismatch_k3",

@@ -50,10 +50,10 @@ class _CorrectionNumbers(TypedDict):
     lost_target_mass_token: Annotated[
         Number | None,
         Doc(
-            "Share of the target policy's probability mass that rejection discards, by token. The "
-            "heading `lost` shows the larger of this and the share by sequence.",
+            "Share of the target policy's probability mass in tokens that are rejected or have "
+            "weight 0. The heading `lost` shows the larger of this and the share by sequence.",
             unit="share",
-            formula="E[ratio 1(rejected)] / E[ratio] over tokens",
+            formula="E[ratio 1(rejected or weight 0)] / E[ratio] over tokens",
             direction=RATIO,
             healthy="ideal 0",
             example=TOY + "0.7284",
@@ -64,10 +64,10 @@ class _CorrectionNumbers(TypedDict):
     lost_target_mass_seq: Annotated[
         Number | None,
         Doc(
-            "Share of the target policy's probability mass that rejection discards, by sequence: "
-            "the share of the sequences of which no token is kept.",
+            "Share of the target policy's probability mass in sequences of which no token is kept "
+            "with a weight above 0.",
             unit="share",
-            formula="E[prod ratio 1(rejected)] / E[prod ratio] over sequences",
+            formula="E[prod ratio 1(rejected or weight 0)] / E[prod ratio] over sequences",
             direction=RATIO,
             healthy="ideal 0",
             example=TOY + "0.03917",

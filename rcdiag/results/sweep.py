@@ -140,10 +140,10 @@ class SweepRow(Part, frozen=True, kw_only=True):
     lost_mass: Annotated[
         MetricValue,
         Doc(
-            "Share of the target policy's probability mass that rejection drops, at the level of "
-            "the rejection.",
+            "Share of the target policy's probability mass that is rejected or has weight 0, at "
+            "the level of the bounds.",
             unit="share",
-            formula="E[ratio 1(rejected)] / E[ratio] over tokens or sequences",
+            formula="E[ratio 1(rejected or weight 0)] / E[ratio] over tokens or sequences",
             direction=RATIO,
             healthy="ideal 0; above 0.1 " + _REFUSES,
             example=_TOY + "0.03917",

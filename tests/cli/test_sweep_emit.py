@@ -160,8 +160,8 @@ def nothing_to_correct(tmp_path_factory) -> tuple[Path, SweepResult]:
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
 def test_no_correction_is_written_as_a_configuration(rcdiag, nothing_to_correct, trainer):
     table, swept = nothing_to_correct
-    config = kept(api.emit(swept, trainer), table)
-    assert config.read_text().startswith("# none: no-correction\n")
+    config = kept(api.emit(swept, trainer, "none"), table)
+    assert config.read_text().startswith("# none, as requested; recommended: cannot-distinguish\n")
     result = read_back(rcdiag, table, config)
     assert result == {"kept_tokens": 6, "kept_sequences": 3, "weight_sum": None}
 
@@ -286,4 +286,5 @@ def test_where_nothing_is_recommended_the_configuration_says_so():
     text = configuration(without, "verl-0.9")
     assert text.startswith("# no candidate is recommended, as this table cannot tell them apart")
     assert "below is no correction" in text
-    assert yaml.safe_load(text)["algorithm"]["rollout_correction"] == {"rollout_is": None}
+    off = {"rollout_is": None, "rollout_rs": None, "bypass_mode": False}
+    assert yaml.safe_load(text)["algorithm"]["rollout_correction"] == off

@@ -164,7 +164,7 @@ def correction_of(name: str, **changes) -> Correction:
         (correction_of("tis", mode="bypass", loss="reinforce"), "slime", "bypass", "verl-0.7.0"),
         (correction_of("tis", mode="bypass"), "verl", "in the loss of bypass mode", "no trainer"),
         (correction_of("tis", weights_applied=False), "verl", "logged only", "no trainer"),
-        (correction_of("tis", loss="gspo"), "verl", "loss `gspo`", "no trainer"),
+        (correction_of("tis", loss="gspo", mode="bypass"), "verl", "loss `gspo`", "no trainer"),
         (
             correction_of("tis", veto=1e-4, veto_on_weights=True),
             "verl-0.7.0",

@@ -34,14 +34,15 @@ def block_effect(
     """Return the block size on which |log_ratio| depends most; None if no size is significant.
 
     `place` [tokens] is the position in prompt and response, `cluster` [rows] numbers prompt groups.
-    First the means of log |log_ratio| by log-prob and by position in the response are subtracted,
-    so that prompts of one length, whose blocks are at the same positions, show no effect. The
-    residual is projected on one sine wave per block. Without an effect of blocks the sums of prompt
-    groups have mean 0; Hotelling's T² of them gives the p-value, here times the number of sizes.
+    First the means of log |log_ratio| by row, by log-prob and by position in the response are
+    subtracted, so that neither short noisy rows among long quiet ones nor prompts of one length,
+    whose blocks are at the same positions, show an effect. The residual is projected on one sine
+    wave per block. Without an effect of blocks the sums of prompt groups have mean 0; Hotelling's
+    T² of them gives the p-value, here times the number of sizes.
     """
     size = np.log(np.maximum(np.abs(tokens.log_ratio), EQUAL))
     edges = np.quantile(tokens.sampler, np.linspace(0, 1, BINS + 1)[1:-1])
-    for part in (np.searchsorted(edges, tokens.sampler), tokens.position):
+    for part in (tokens.owner, np.searchsorted(edges, tokens.sampler), tokens.position):
         size = size - (np.bincount(part, size) / np.maximum(np.bincount(part), 1))[part]
     effects = [
         found

@@ -72,18 +72,26 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
 
 
 def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str], list[str]]:
-    """Return the faults that are gone, new, and still there; rounding is not a fault."""
-    one, two = (_faults(dump) for dump in (before, after))
+    """Return the faults that are gone, new, and still there; rounding is not a fault.
+
+    A cause that one side names without a verdict is neither gone nor new.
+    """
+    one, two = (_named(dump) for dump in (before, after))
+    faults = [
+        [slug for slug, verdict in named.items() if verdict not in ("healthy", "inconclusive")]
+        for named in (one, two)
+    ]
     return (
-        [slug for slug in one if slug not in two],
-        [slug for slug in two if slug not in one],
-        [slug for slug in one if slug in two],
+        [slug for slug in faults[0] if slug not in two],
+        [slug for slug in faults[1] if slug not in one],
+        [slug for slug in one if slug in two and (slug in faults[0] or slug in faults[1])],
     )
 
 
-def _faults(dump: DumpResults) -> list[str]:
+def _named(dump: DumpResults) -> dict[str, str]:
+    """Return the verdict of each cause that a dump's diagnosis names."""
     named = [] if dump.diagnosis is None else dump.diagnosis.causes
-    return [cause.slug for cause in named if cause.verdict not in ("healthy", "inconclusive")]
+    return {cause.slug: cause.verdict for cause in named}
 
 
 def common_metrics(

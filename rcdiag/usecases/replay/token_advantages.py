@@ -102,8 +102,9 @@ def computed_advantages(
     _, sizes = np.unique(group, return_counts=True)
     if ADVANTAGES[source].by_group and (sizes < 2).all():
         raise RcdiagError(
-            f"every prompt group has one sequence: {source} has no baseline there",
-            hint=f"record `group_id`, or take {setting('advantage', 'reinforce++')}",
+            f"every prompt group has one sequence, so that {source} has no baseline",
+            hint="if prompts were sampled several times, record their ids as `group_id`; else take "
+            f"{setting('advantage', 'reinforce++')}",
         )
     return ADVANTAGES[source](reward, group, lengths)
 

@@ -92,7 +92,7 @@ def excess_above(counts: Array, over: Array, edges: Array) -> Array:
 
 
 # Quantities of weights, which are 0 outside a window although the sequences stay in the loss.
-OF_WEIGHTS = ("means", "squared_means", "weights", "squares", "gap", "over", "true")
+OF_WEIGHTS = ("means", "squared_means", "weights", "squares", "gap", "over", "true", "mass")
 # Quantities of weights as trainers log them: before rejection.
 LOGGED = ("logged", "logged_squares")
 

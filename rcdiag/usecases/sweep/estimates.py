@@ -124,8 +124,8 @@ class FamilyEstimates:
         return result
 
     def lost_mass(self) -> Estimates:
-        """Return E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
-        if self.settings.rejects_tokens:
+        """Return E[ratio 1(rejected or weight 0)] / E[ratio], at the level of the bounds."""
+        if self.settings.discards_tokens:
             kept = self.ratio(self.sums("kept_mass"), self.base("true_ratios"))
             return Estimates(1.0 - kept.values, 1.0 - kept.high, 1.0 - kept.low)
         if not np.isfinite(self.state.shift):

@@ -138,7 +138,7 @@ def _decided(
         if evidence.diagnosis is not None and evidence.diagnosis.verdict == "inconclusive":
             # Columns that are copies of each other differ by nothing, and compare nothing.
             reasons.append(f"{near}, but the verdict on the table is inconclusive.")
-            return ranking.recommendation("cannot-distinguish", reasons, near=[])
+            return _unranked(evidence, broken, "cannot-distinguish", reasons)
         reasons.append(f"{near}, below {NEGLIGIBLE:g}: there is nothing to correct.")
         return ranking.recommendation("no-correction", reasons, choice="none")
     reasons += _premises(values)
@@ -180,8 +180,8 @@ def _unusable(evidence: SweepEvidence) -> str | None:
     """Say why no correction helps before the table is repaired; None if one may help."""
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
-        named = ", ".join(cause.slug for cause in diagnosis.causes)
-        return f"No weights repair {named}."
+        broken = [cause.slug for cause in diagnosis.causes if cause.verdict == "broken"]
+        return f"No weights repair {', '.join(broken or (one.slug for one in diagnosis.causes))}."
     if bad:
         return (
             f"{plural(bad, 'unmasked log-prob')} {'is' if bad == 1 else 'are'} NaN, infinite, "

@@ -338,9 +338,10 @@ def _quantities(
         if weighting.level == "sequence":
             quantities |= {"gap": np.abs(true - means), "true": true}
     if by_token:
+        quantities |= {"share": share, "share_squared": np.square(share)}
+    if settings.discards_tokens:
         # A sequence without a kept token has no kept mass, even if a ratio is NaN.
-        kept_mass = np.where(lives, chunk.kept_true_ratios(settings), 0.0)
-        quantities |= {"kept_mass": kept_mass, "share": share, "share_squared": np.square(share)}
+        quantities["kept_mass"] = np.where(lives, chunk.kept_true_ratios(settings), 0.0)
     else:
         quantities["mass"] = mass
     if settings.truncates:

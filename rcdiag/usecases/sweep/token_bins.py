@@ -75,9 +75,12 @@ class Chunk(Struct):
         return self._kept(settings, "count") if settings.rejects_tokens else self.lengths
 
     def kept_true_ratios(self, settings: EstimatorSettings) -> Array:
-        """Sum the true ratios of the tokens that rejection of tokens keeps."""
+        """Sum the true ratios of the tokens that are neither rejected nor weighted with 0."""
         if settings.rejects_tokens:
             return self._kept(settings, "true")
+        if settings.discards_tokens:
+            windows = BinWindows.between(settings.weight_lower, settings.weight_upper)
+            return self._inside("ratio", windows, "true")
         return self.rows.sum(true_ratio)[:, None]
 
     def truncated_mass(self, settings: EstimatorSettings) -> Array:

@@ -87,7 +87,7 @@ def test_whitened_advantages_are_those_of_a_loop(rows):
 @pytest.mark.parametrize("source", ["grpo", "rloo"])
 def test_only_groups_of_one_have_no_baseline(source):
     reward, group = np.array([1.0, 2.0]), np.array([1, 2], np.uint64)
-    with pytest.raises(RcdiagError, match="every prompt group has one sequence") as caught:
+    with pytest.raises(RcdiagError, match="every prompt group has one sequence, so that") as caught:
         computed_advantages(source, reward, group, np.array([1, 1]))
     assert "group_id" in caught.value.hint
 

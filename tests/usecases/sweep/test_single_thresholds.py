@@ -27,8 +27,8 @@ def close(expected: float | None) -> Any:
 
 
 def lost(result: CorrectionResult, correction: Correction) -> float | None:
-    by_token = any(item.of_tokens for item in correction.rejections)
-    return result.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
+    level = "token" if correction.discards_tokens else "seq"
+    return result.actual[f"lost_target_mass_{level}"]
 
 
 def same(row: SweepRow, family: str, batch: Padded) -> None:
