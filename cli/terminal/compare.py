@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted, full_width
@@ -46,7 +47,9 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
                 out.print(f"\n[dim]{name}[/]")
                 out.print(_matrix(out, result, name))
     if verbose or count > 2:  # with two policies the ladder has only one step
-        out.print("\n[dim]from sampler to trainer: E\\[log-ratio²] / 2, nats per token[/]")
+        ends = result.ladder.policies[0], result.ladder.policies[-1]
+        way = escape(f"from {ends[0]} to {ends[1]}")
+        out.print(f"\n[dim]{way}: E\\[log-ratio²] / 2, nats per token[/]")
         out.print(_ladder(out, result, verbose))
 
 

@@ -78,6 +78,9 @@ def test_comparing_two_dumps_names_gone_causes_and_changed_numbers(score):
     )
     one, two = merged([before]), merged([after])
     assert causes(one, two) == (["stale-weights"], [], [])
+    unsure = merged([replace(after, diagnosis=judged("stale-weights", "inconclusive"))])
+    assert causes(one, unsure) == ([], [], ["stale-weights"])
+    assert verdict(one, unsure).startswith("The cause is still there: verdict correctable, then")
     assert verdict(one, two).startswith("It helped: stale-weights is gone")
     assert change("k3_kl", large["k3_kl"], healthy["k3_kl"]) == "better"
     text = page(before, against=after)
