@@ -186,3 +186,22 @@ def test_without_a_gap_no_tokens_are_a_few_places() -> None:
     """Other experts move some tokens far and some less."""
     case = made(plain, rerouted(1.0, 0.002), rows=256, length=LENGTH)
     assert Features(case).few_places is None
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("further", [1, -1, 2])
+def test_rows_displaced_from_some_token_on_are_shifted(policy: str, further: int) -> None:
+    """As where one side has a log-prob more, or less, from a token on that was encoded again."""
+    case = made(plain, noisy(0.01), rows=192, length=LENGTH, sharpness=0.5)
+    from_token = 20 + case.row[case.owner] % 7
+    here = (case.row % 24 == 3)[case.owner] & (case.position >= from_token)
+    moved = with_values(
+        case, policy, lambda values: np.where(here, np.roll(values, further), values)
+    )
+    diagnosis = judged(moved)
+    first = diagnosis.causes[0]
+    assert (diagnosis.verdict, first.slug) == ("broken", "shift-some-rows")
+    assert f"In 8 rows (4%) `{policy}` is {abs(further)} token" in first.message
+    assert f"{'later' if further > 0 else 'earlier'} than" in first.message
+    assert "from some token on (row 3: token 2" in first.message
+    assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
