@@ -86,6 +86,7 @@ def test_one_token_that_holds_the_mismatch_is_named(policy: str) -> None:
     assert "in row 20, token 34, where `rollout` is " in diagnosis.summary
     assert "all others agree to rounding (0.0" in diagnosis.summary
     assert "more rows like these" not in diagnosis.summary
+    assert diagnosis.causes[0].actions[0].text.startswith("Score row 20 again on both sides")
 
 
 def test_one_row_that_holds_the_mismatch_is_named() -> None:
@@ -95,7 +96,11 @@ def test_one_row_that_holds_the_mismatch_is_named() -> None:
     diagnosis = judged(with_values(case, "old", lambda values: np.minimum(values + of_row, -1e-4)))
     assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
     assert diagnosis.verdict == "inconclusive"
-    assert ", most in row 100: it holds " in diagnosis.causes[0].message
+    cause = diagnosis.causes[0]
+    assert ", most in row 100: it holds " in cause.message
+    far = np.abs(case.log_probs["rollout"] - case.log_probs["old"] - of_row) > 1.0
+    first = int(case.position[np.flatnonzero(far & (case.owner == 100))[0]])
+    assert f"both sides had in row 100 from token {first} on" in cause.actions[0].text
 
 
 def test_clustering_by_hand() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Case, Counts, Flags
+from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -109,8 +109,8 @@ def _shift_within_rows(features: Features) -> Suspicion | None:
     few, case, alignment = features.few_places, features.case, features.alignment
     if few is None or not few.of_rows:
         return None
-    begin = _first_large(features, few.places)
-    displaced = np.arange(len(case.tokens)) >= begin[case.tokens.owner]
+    begin, owner = features.log_ratios.first_large, case.tokens.owner
+    displaced = np.isin(owner, few.places) & (np.arange(len(owner)) >= begin[owner])
     rows, correlations = alignment.correlations_of(displaced)
     unshifted, best = correlations[LAGS.index(0)], correlations.argmax(axis=0)
     fits = (correlations.max(axis=0) > SAME) & (correlations.max(axis=0) - unshifted > GAIN)
@@ -148,19 +148,6 @@ def _shift_within_rows(features: Features) -> Suspicion | None:
         also_possible=["retokenised"],
         repaired=case.without_rows(np.isin(np.arange(len(case.lengths)), few.places)),
     )
-
-
-def _first_large(features: Features, rows: Counts) -> Counts:
-    """Return the index of the first token with a LARGE log-ratio in each of some rows, [all rows].
-
-    It is the number of tokens where there is none, and in all other rows.
-    """
-    tokens = features.case.tokens
-    far = np.flatnonzero((np.abs(tokens.log_ratio) > LARGE) & np.isin(tokens.owner, rows))
-    begin = np.full(tokens.rows, len(tokens))
-    owner, first = np.unique(tokens.owner[far], return_index=True)
-    begin[owner] = far[first]
-    return begin
 
 
 def _shifted_back(features: Features, lag: int, moved: str) -> Case:
