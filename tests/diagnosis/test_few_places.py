@@ -86,6 +86,7 @@ def test_one_token_that_holds_the_mismatch_is_named(policy: str) -> None:
     assert "in row 20, token 34, where `rollout` is " in diagnosis.summary
     assert "all others agree to rounding (0.0" in diagnosis.summary
     assert "more rows like these" not in diagnosis.summary
+    assert diagnosis.causes[0].actions[0].text.startswith("Score row 20 again on both sides")
 
 
 def test_one_row_that_holds_the_mismatch_is_named() -> None:
@@ -95,7 +96,11 @@ def test_one_row_that_holds_the_mismatch_is_named() -> None:
     diagnosis = judged(with_values(case, "old", lambda values: np.minimum(values + of_row, -1e-4)))
     assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
     assert diagnosis.verdict == "inconclusive"
-    assert ", most in row 100: it holds " in diagnosis.causes[0].message
+    cause = diagnosis.causes[0]
+    assert ", most in row 100: it holds " in cause.message
+    far = np.abs(case.log_probs["rollout"] - case.log_probs["old"] - of_row) > 1.0
+    first = int(case.position[np.flatnonzero(far & (case.owner == 100))[0]])
+    assert f"both sides had in row 100 from token {first} on" in cause.actions[0].text
 
 
 def test_clustering_by_hand() -> None:
@@ -186,3 +191,22 @@ def test_without_a_gap_no_tokens_are_a_few_places() -> None:
     """Other experts move some tokens far and some less."""
     case = made(plain, rerouted(1.0, 0.002), rows=256, length=LENGTH)
     assert Features(case).few_places is None
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("further", [1, -1, 2])
+def test_rows_displaced_from_some_token_on_are_shifted(policy: str, further: int) -> None:
+    """As where one side has a log-prob more, or less, from a token on that was encoded again."""
+    case = made(plain, noisy(0.01), rows=192, length=LENGTH, sharpness=0.5)
+    from_token = 20 + case.row[case.owner] % 7
+    here = (case.row % 24 == 3)[case.owner] & (case.position >= from_token)
+    moved = with_values(
+        case, policy, lambda values: np.where(here, np.roll(values, further), values)
+    )
+    diagnosis = judged(moved)
+    first = diagnosis.causes[0]
+    assert (diagnosis.verdict, first.slug) == ("broken", "shift-some-rows")
+    assert f"In 8 rows (4%) `{policy}` is {abs(further)} token" in first.message
+    assert f"{'later' if further > 0 else 'earlier'} than" in first.message
+    assert "from some token on (row 3: token 2" in first.message
+    assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])

@@ -260,3 +260,19 @@ def test_exchanged_columns_are_a_draft_only_where_metadata_say_so() -> None:
     stated = {"policies": {"rollout": {"engine_options": options}}}
     first = judged(replace(stale, log_probs=columns, metadata=stated)).causes[0]
     assert (first.slug, first.verdict) == ("draft-recorded", "broken")
+
+
+@pytest.mark.parametrize("boosts", [(14.0, 5.0), (14.0, 7.0), (12.0, 6.0)])
+def test_a_model_that_is_surer_of_one_token_is_not_at_a_lower_temperature(
+    boosts: tuple[float, float],
+) -> None:
+    """One side lacks most of an adapter: it is unsure of the tokens that the other is sure of."""
+    due = np.random.default_rng(7).permutation(200)
+
+    def adapted(boost: float) -> Law:
+        bias = boost * np.eye(200)[due]
+        return changed(lambda logits, state: np.clip(logits, -6.0, 6.0) + bias[state.context])
+
+    table = made(adapted(boosts[0]), adapted(boosts[1]), seed=2)
+    assert abs(np.log(Features(table).log_ratios.power or 1.0)) > 0.5  # the slope says so
+    assert not any("temperature" in slug for slug in named(table))

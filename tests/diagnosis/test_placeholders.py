@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from tests.diagnosis.tables import Law, drifted, judged, made, noisy, plain, shifted, top_p
+from tests.diagnosis.tables import Law, changed, drifted, judged, made, noisy, plain, shifted, top_p
 
 
 def zeroed(case: Case, policy: str, from_start: int = 0, from_end: int = 0) -> Case:
@@ -28,6 +28,19 @@ def test_few_zeros_at_one_position_of_every_row_are_placeholders(
     edge = "first" if from_start else "last"
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
     assert f"exactly 0, at the {edge} tokens of nearly all rows" in diagnosis.causes[0].message
+    assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
+
+
+@pytest.mark.parametrize(("every", "last"), [(16, 4), (12, 12), (3, 2)])
+def test_zeros_at_the_last_tokens_of_some_rows_are_placeholders(every: int, last: int) -> None:
+    """No response has a nearly certain token, so that every 0 is a placeholder."""
+    unsure = changed(lambda logits, state: np.clip(logits, -4.0, 4.0))
+    case = made(unsure, noisy(0.01, unsure), rows=192, length=60, seed=4)
+    lost = (case.row % every == 0)[case.owner] & (case.position >= 60 - last)
+    values = np.where(lost, 0.0, case.log_probs["rollout"])
+    diagnosis = judged(case.with_log_probs("rollout", values))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
+    assert f"{lost.sum()} values of `rollout` are exactly 0, at the last to" in diagnosis.summary
     assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
 
 

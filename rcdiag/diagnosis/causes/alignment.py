@@ -20,17 +20,21 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.causes.columns import side_of
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
+from rcdiag.diagnosis.features.alignment import GAIN, LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
     FEWEST_OF_PATTERN,
+    FEWEST_OF_ROW,
     HALF,
     LARGE,
     MOST,
     NEARLY_ALL,
     PART,
+    SAME,
+    SHOWN,
 )
+from rcdiag.formats import listed, plural
 from rcdiag.table.trajectories import REENCODED
 
 SHIFT_SLUGS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
@@ -41,6 +45,8 @@ EXPLAINED_BY_MANY = 0.3
 
 def _shift(features: Features) -> Suspicion | None:
     """Return the shift that is present: of all rows, of some rows, or after the first turn."""
+    if (within := _shift_within_rows(features)) is not None:
+        return within
     alignment = features.alignment
     shifted = alignment.shift != 0
     distinct = alignment.distinct_texts(shifted)
@@ -92,6 +98,55 @@ def _shift(features: Features) -> Suspicion | None:
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
         repaired=_shifted_back(features, lag, moved),
+    )
+
+
+def _shift_within_rows(features: Features) -> Suspicion | None:
+    """Look for a few rows in which one column is displaced from some token on.
+
+    They hold the mismatch while all others agree to rounding, and most of them fit at one lag.
+    """
+    few, case, alignment = features.few_places, features.case, features.alignment
+    if few is None or not few.of_rows:
+        return None
+    begin, owner = features.log_ratios.first_large, case.tokens.owner
+    displaced = np.isin(owner, few.places) & (np.arange(len(owner)) >= begin[owner])
+    rows, correlations = alignment.correlations_of(displaced)
+    unshifted, best = correlations[LAGS.index(0)], correlations.argmax(axis=0)
+    fits = (correlations.max(axis=0) > SAME) & (correlations.max(axis=0) - unshifted > GAIN)
+    index = int(np.bincount(best[fits], minlength=1).argmax())
+    fits &= best == index
+    if fits.sum() < max(FEWEST_OF_PATTERN, MOST * len(rows)):
+        return None
+    position = case.tokens.position[begin[rows]]
+    if np.median(position) < FEWEST_OF_ROW:
+        return None  # a shift of whole rows shows from their first tokens on
+    moved, lag = alignment.misplaced_policy(displaced), LAGS[index]
+    later = (lag > 0) == (moved == case.sampler)
+    where = [f"row {case.row[row]}: token {at}" for row, at in zip(rows, position, strict=True)]
+    zero, at_lag = (float(np.median(values[fits])) for values in (unshifted, correlations[index]))
+    share = len(few.places) / max(int((case.tokens.per_row > 0).sum()), 1)
+    return Suspicion(
+        slug="shift-some-rows",
+        confidence=EXACT,
+        message=f"In {len(few.places)} rows ({share:.0%}) `{moved}` is {plural(abs(lag), 'token')} "
+        f"{'later' if later else 'earlier'} than the other column from some token on "
+        f"({listed(where, SHOWN)}): their correlation is {at_lag:.2f} there and {zero:.2f} without "
+        "the shift.",
+        evidence=[
+            fact(
+                "correlation of both columns from the first large log-ratio of a row on",
+                "they match once one column is shifted",
+                unshifted=zero,
+                shifted=at_lag,
+                lag=lag,
+                out_of_place=moved,
+            )
+        ],
+        side=side_of(features, moved),
+        share_of_rows=share,
+        also_possible=["retokenised"],
+        repaired=case.without_rows(np.isin(np.arange(len(case.lengths)), few.places)),
     )
 
 

@@ -20,7 +20,7 @@ from rcdiag.diagnosis.causes.columns import (
     without_values,
 )
 from rcdiag.diagnosis.causes.kept_sets import sets_of_one
-from rcdiag.diagnosis.causes.sampled_tokens import tool_spans
+from rcdiag.diagnosis.causes.sampled_tokens import last_zeros, tool_spans
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import sqrt_surprisal
 from rcdiag.diagnosis.features.storage import StoredColumn
@@ -224,32 +224,40 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
     at_edges = _zero_positions(features, column)
     if at_edges.any():
         begins, ends = _at_the_edges(features, column.values == 0.0, at_edges)
-        edge = "first" if begins > NEARLY_ALL else "last" if ends > NEARLY_ALL else "first and last"
-        where = f", at the {edge} tokens of nearly all rows"
+        where = f", at the {_edge(begins, ends)} tokens of nearly all rows"
         return _placeholders(features, policy, column, at_edges, where)
-    unlikely = column.other < UNSURE
-    zeros = (column.values == 0.0) & unlikely
-    if zeros.sum() < FEWEST_OF_PATTERN:
+    unlikely, zero = column.other < UNSURE, column.values == 0.0
+    zeros = zero & unlikely
+    if zeros.sum() < FEWEST_OF_PATTERN or last_zeros(features) is not None:
         return None
     # A kept set of one token gives exact zeros too, but hardly ever where the other side is unsure.
     # Placeholders are as frequent at uncertain tokens as at others.
     unsure = column.other < CERTAIN
     rare = unlikely.sum() / max(int(unsure.sum()), 1)
-    if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
+    if zeros.sum() < PART * rare * (unsure & zero).sum():
         return None
     in_these_rows = np.isin(column.row_of, column.row_of[zeros])
     others = (column.values < 0) & (column.other < SURE) & in_these_rows
     if others.any() and _unrelated(column.values[others], column.other[others]):
         return None  # rows are swapped or shifted: zeros of certain tokens stand at other tokens
-    begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
-    if begins + ends > NEARLY_ALL and (
-        ends > 1 - NEARLY_ALL or _in_shifted_rows(features, column, zeros)
-    ):
-        return None  # other causes name end tokens without a log-prob, and shifted rows
-    if sets_of_one(features, policy) and np.median(column.other[zeros]) < RARE:
-        return None  # certain tokens of kept sets, in contexts that the other side does not see
-    where = ", at the first tokens of rows" if begins > NEARLY_ALL else ""
-    return _placeholders(features, policy, column, column.values == 0.0, where)
+    begins, ends = _at_the_edges(features, zero, zeros)
+    if begins + ends > NEARLY_ALL and _in_shifted_rows(features, column, zeros):
+        return None
+    # The other side is sure of most tokens that are alone in their kept sets; of some it is not
+    # where it does not see their context.
+    mostly_sure = sets_of_one(features, policy) and np.median(column.other[zero]) > UNSURE
+    if mostly_sure and np.median(column.other[zeros]) < RARE:
+        return None
+    where = ""
+    if begins + ends > NEARLY_ALL:
+        rows = plural(len(np.unique(column.row_of[zeros])), "row")
+        where = f", at the {_edge(begins, ends)} tokens of {rows}"
+    return _placeholders(features, policy, column, zero, where)
+
+
+def _edge(begins: float, ends: float) -> str:
+    """Name the edges of rows at which these shares of the chosen tokens are."""
+    return "first" if begins > NEARLY_ALL else "last" if ends > NEARLY_ALL else "first and last"
 
 
 def _zero_positions(features: Features, column: StoredColumn) -> Flags:

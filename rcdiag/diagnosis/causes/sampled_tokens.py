@@ -72,7 +72,7 @@ def _id_evidence(outliers: list[IdOutlier]) -> list[dict[str, Any]]:
 
 
 def _eos_one_sided(features: Features) -> Suspicion | None:
-    last_zero = _last_zeros(features)
+    last_zero = last_zeros(features)
     if last_zero is not None:
         return last_zero
     outliers = features.location.id_outliers
@@ -91,7 +91,7 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
     )
 
 
-def _last_zeros(features: Features) -> Suspicion | None:
+def last_zeros(features: Features) -> Suspicion | None:
     """Look for end tokens for which one side recorded no log-prob, but 0."""
     last = _end_tokens(features.case)
     for policy, column in features.columns.items():

@@ -36,6 +36,7 @@ from rcdiag.diagnosis.thresholds import (
     HALF,
     ONE_SIDED,
     PART,
+    ROUNDING,
     SAME,
     SLIGHT,
     SURE,
@@ -142,13 +143,27 @@ def _power(features: Features) -> Power | None:
     power = features.log_ratios.power
     if power is None or not abs(np.log(power)) >= A_POWER:
         return None
+    explains = features.log_ratios.by_log_prob >= MOST_OF_SQUARES
     if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
         # Contexts with several likely tokens bias the slope towards 1, by half at most, and never
         # away from it.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
         if HALF < np.log(power) / np.log(stated) < 1.0 + PART:
-            return Power(stated, BY_SLOPE)
-    return Power(power, BY_SLOPE) if features.log_ratios.by_log_prob >= MOST_OF_SQUARES else None
+            power, explains = stated, True
+    return Power(power, BY_SLOPE) if explains and _is_bounded(features, power) else None
+
+
+def _is_bounded(features: Features, power: float) -> bool:
+    """Tell whether the tokens, up to exceptions, are on the side that one power puts them on.
+
+    The log sum in sampler = power * trainer - log sum is positive if the power is below 1 and
+    negative if it is above. A distribution that another model made surer of single tokens has a
+    slope too, but breaks this. Rounding moves a log-prob by a small part of it.
+    """
+    tokens = features.case.tokens
+    expected = power * tokens.trainer
+    beyond = (tokens.sampler - expected) * (1 if power < 1.0 else -1)
+    return float(np.mean(beyond > np.maximum(-PART * expected, ROUNDING))) < PART
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:

@@ -141,6 +141,19 @@ class Alignment(Struct, frozen=True, dict=True):
                     values[index, : len(part)] = part
         return values
 
+    def correlations_of(self, part: Flags) -> tuple[Counts, Array]:
+        """Return the correlation of both columns at every lag over some tokens of each row.
+
+        `part` is [tokens]. The results are the rows that have enough of them, and [lags, rows].
+        """
+        tokens = self.tokens
+        rows, row = np.unique(tokens.owner[part], return_inverse=True)
+        sampler, trainer = (sqrt_surprisal(c[part]) for c in (tokens.sampler, tokens.trainer))
+        place = tokens.place[part]
+        found = np.array([_by_turn(sampler, trainer, place, row, lag) for lag in LAGS])
+        enough = ~np.isnan(found).any(axis=0)
+        return rows[enough], found[:, enough]
+
     @cached_property
     def long_enough(self) -> Flags:
         """Flag the turns that are long enough for a correlation, [turns]."""

@@ -16,6 +16,7 @@ from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST,
     FEWEST_OF_ROW,
+    LARGE,
     LARGER,
     SURELY,
     TINY,
@@ -179,6 +180,19 @@ class LogRatios(Struct, frozen=True, dict=True):
         size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
         return rms(size) / max(rms(self.values[~first]), TINY)
+
+    @cached_property
+    def first_large(self) -> Counts:
+        """Return the index of each row's first token with a LARGE log-ratio, [rows].
+
+        It is the number of tokens where a row has none.
+        """
+        tokens = self.tokens
+        large = np.flatnonzero(np.abs(tokens.log_ratio) > LARGE)
+        owner, first = np.unique(tokens.owner[large], return_index=True)
+        begin = np.full(tokens.rows, len(tokens))
+        begin[owner] = large[first]
+        return begin
 
     @cached_property
     def late(self) -> float:
