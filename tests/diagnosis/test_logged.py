@@ -1709,6 +1709,34 @@ def test_a_level_of_weights_that_costs_much_is_not_healthy(
     assert ("small" in diagnosis.summary) == sized
 
 
+def test_a_mean_weight_far_below_1_is_named_whatever_the_mismatch_is(tmp_path: Path) -> None:
+    """Weights of tokens whose log-ratios are small cannot have a mean of .57: exp(-.01) is .99."""
+    key = "sampling/importance_sampling_ratio/mean"
+
+    def said(diff: float, weight: float) -> tuple[Diagnosis, str]:
+        row = {"sampling/sampling_logp_difference/mean": diff, key: weight}
+        rows = [{"step": i, "completions/mean_length": 220.0, **row} for i in range(1, 9)]
+        rows[3]["sampling/sampling_logp_difference/mean"] *= 1.1
+        (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        result = rcdiag.diagnose(tmp_path / "log.jsonl")
+        assert result.diagnosis is not None
+        relations = {one.relation: one for one in result.logs[0].relations}
+        assert relations["log.mean-weight"].number == weight
+        found = relations["log.mean-weight"]
+        return result.diagnosis, f"{found.relation_level}: {found.relation_says}"
+
+    diagnosis, small = said(0.01, 0.57)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "engine-noise")
+    assert f"0.57 (`{key}`)" in diagnosis.summary
+    assert small.startswith("error: ") and "1.8 times smaller" in small
+    assert "0.99 or more" in small and "220 tokens" in small and "geometric mean" in small
+    assert said(0.01, 0.99)[0].verdict == "healthy"
+    # At .8 nats weights of tokens may have a mean of exp(-.8) = .45.
+    _, large = said(0.8, 0.5)
+    assert "2 times smaller" in large and "products" not in large
+    assert "products over responses" in said(0.8, 0.01)[1]
+
+
 @pytest.mark.parametrize(("length", "verdict"), [(400.0, "inconclusive"), (20000.0, "healthy")])
 def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
     tmp_path: Path, length: float, verdict: str
