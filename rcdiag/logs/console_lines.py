@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ STEP_ABOVE = re.compile(r"={10,} Step (\d+)/\d+ ={10,}")
 EPOCH_ABOVE = re.compile(r"={10,} Epoch (\d+)/\d+ ={10,}")
 # The progress bar of HF's Trainer, which has no description: ` 10%|#   | 20/200 [01:20<`.
 BAR_ABOVE = re.compile(r"^\s*\d+%\|[^|]*\| (\d+)/\d+ \[")
+# In a line that a terminal wrapped: the end of a key of a dict, or of the dict.
+IN_A_DICT = re.compile(r"'\s*:|\}$")
 # What was left out of a line by hand, with the number that it cuts.
 ELLIPSIS = re.compile(r"(?:,| -| \|)?\s*\S*(?:\.{3}|…)")
 
@@ -32,6 +34,14 @@ class Printed(Struct, frozen=True):
     parted: bool = False  # a line has one of the metrics of the step above
 
 
+# slime (miles prints the same), slime/observability/train_metric_utils.py, rollout_metrics.py; and
+# the progress callback of HF's Trainer, which prints the dict alone.
+OF_DICTS = Printed(
+    re.compile(r"(?:^(?=.*\}$|\{[^{]*$)|(?:^|\s)(?:rollout|step|perf|eval) (\d+): )(\{'.*)"),
+    re.compile(r"'([^']+)':\s*([^,}]+)"),
+    end="}",
+    above=BAR_ABOVE,
+)
 PRINTED = (
     # verl, verl/utils/logger/aggregate_logger.py, `concat_dict_to_str`: `step:12 - key:value`.
     # Ray puts a prefix before it, and behind it how many processes printed the same line.
@@ -39,14 +49,7 @@ PRINTED = (
         re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.*)"),
         re.compile(r"(?:^| - )(.+?):([^:\s]+)(?=\s|$)"),
     ),
-    # slime (miles prints the same), slime/observability/train_metric_utils.py, rollout_metrics.py;
-    # and the progress callback of HF's Trainer, which prints the dict alone.
-    Printed(
-        re.compile(r"(?:^(?=.*\}\s*$)|(?:^|\s)(?:rollout|step|perf|eval) (\d+): )(\{'.*)"),
-        re.compile(r"'([^']+)': ([^,}]+)"),
-        end="}",
-        above=BAR_ABOVE,
-    ),
+    OF_DICTS,
     # prime-rl, src/prime_rl/trainer/rl/train.py and orchestrator/orchestrator.py (`step_message`):
     # `Step 12 | Loss 0.01 | ...` since commit f6563ff0 (June 2026), `Loss: 0.01` before.
     Printed(
@@ -107,16 +110,33 @@ def _numbers(printed: Printed, items: str) -> dict[str, LoggedNumber]:
     return numbers
 
 
+def _unwrapped(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join the lines of a dict that a terminal wrapped, under the number of the first one."""
+    first, held = 0, ""
+    for number, text in parts:
+        if held and (not IN_A_DICT.search(text) or any(one.line.search(text) for one in PRINTED)):
+            yield first, held
+            held = ""
+        first = first if held else number
+        opened = held or ("{'" in text and OF_DICTS.line.search(text))
+        held += text
+        if not opened or held.endswith(OF_DICTS.end):
+            yield first, held
+            held = ""
+    if held:
+        yield first, held
+
+
 def _lines(file: LogFile) -> Iterator[_Line]:
     above: dict[re.Pattern[str], int] = {}  # the last step that a line with it had
     epoch, earlier = 0, 0  # the epoch of that step, and the steps of the epochs before
     with file.path.open(encoding="utf-8-sig", errors="replace", newline="\n") as stream:
         parts = (
-            (number, part)
+            (number, part.rstrip())
             for number, line in enumerate(stream, 1)
             for part in COLOUR.sub("", line).rstrip().split("\r")  # progress bars go back
         )
-        for number, text in parts:
+        for number, text in _unwrapped(parts):
             if begun := EPOCH_ABOVE.search(text):
                 if int(begun[1]) > epoch:
                     epoch, earlier = int(begun[1]), above.get(STEP_ABOVE, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import zipfile
 
@@ -137,7 +138,7 @@ def _unknown(path: AnyFile, name: str) -> RcdiagError:
     found = f" (JSON with the keys {', '.join(keys)})" if keys else ""
     if not keys and b"\0" not in head:
         with contextlib.suppress(UnicodeDecodeError):
-            head[: max(len(head) - 3, 1)].decode()  # the last character may be truncated
+            codecs.getincrementaldecoder("utf-8")().decode(head)  # its last character may be cut
             found = " (text)"
     known = f"{setting('format', 'NAME', '--from')} sets one of {', '.join(READERS)}"
     if keys and not any(isinstance(value, list) for value in keys.values()):

@@ -218,7 +218,7 @@ def test_the_page_of_two_logs_has_a_section_for_each(tmp_path: Path) -> None:
     failed = log_of(run_of(0.01, 0.3), tmp_path, "failed.jsonl")
     other = log_of(run_of(0.01, 0.01), tmp_path, "other.jsonl")
     result = rcdiag.diagnose([failed, other])
-    assert re.match(r"failed\.jsonl: (the|both|`)", result.diagnosis.summary)
+    assert re.match(r"failed\.jsonl: (in|the|both|`)", result.diagnosis.summary)
     page = tmp_path / "page.html"
     rcdiag.report([result], page)
     text = page.read_text()
@@ -1709,6 +1709,70 @@ def test_a_level_of_weights_that_costs_much_is_not_healthy(
     assert ("small" in diagnosis.summary) == sized
 
 
+def test_the_numbers_are_those_of_the_last_steps_with_the_cause(tmp_path: Path) -> None:
+    sizes = 0.004 * np.exp(noise(5, 0.05)) * np.where(np.arange(STEPS) < BEGINS, 1.0, 2.0)
+    rows = [{"step": i, "mismatch_kl/all/mean": float(x)} for i, x in enumerate(sizes)]
+    diagnosis = diagnosis_of(rows, tmp_path)
+    (cause,) = diagnosis.causes
+    assert cause.message.startswith(f"In steps {BEGINS} to {STEPS - 1}: the two sides differ by ")
+    assert cause.evidence[0]["value"] == pytest.approx(0.008, rel=0.03)
+    assert cause.from_step is None  # it is there from the first step on
+    # Numbers of all steps are said to be of none.
+    assert "In step" not in diagnosis_of(rows[BEGINS:], tmp_path).summary
+
+
+def test_two_steps_that_differ_much_have_no_median(tmp_path: Path) -> None:
+    key = "mismatch/mismatch_k3_kl"
+    rows = [{"step": i, key: k3} for i, k3 in ((1, 3.4e-4), (2, 8.7e-3))]
+    diagnosis = diagnosis_of(rows, tmp_path)
+    (cause,) = diagnosis.causes
+    assert (cause.from_step, cause.evidence[0]["value"]) == (2, 8.7e-3)
+    assert cause.message.startswith("In step 2: ")
+    assert diagnosis.over_steps is not None
+    assert f"`{key}` is 0.00034 at step 1 and 0.0087 at step 2" in diagnosis.over_steps.says
+    # Rounding that differs from batch to batch does not divide them.
+    rows[1][key] = 9e-4
+    assert diagnosis_of(rows, tmp_path).verdict == "healthy"
+
+
+def test_the_ratio_of_the_update_is_said_to_be_of_the_trainer_alone(tmp_path: Path) -> None:
+    row = {"train/gen_kl_error": 0.004, "train/probs_ratio": 1.004, "train/probs_ratio_max": 3.1}
+    diagnosis = diagnosis_of([{"step": i, **row} for i in range(9)], tmp_path)
+    assert diagnosis.over_steps is not None
+    said = "`train/probs_ratio` and `train/probs_ratio_max` compare old with current log-probs"
+    assert said in diagnosis.over_steps.says
+
+
+def test_a_mean_weight_far_below_1_is_named_whatever_the_mismatch_is(tmp_path: Path) -> None:
+    """Weights of tokens whose log-ratios are small cannot have a mean of .57: exp(-.01) is .99."""
+    key = "sampling/importance_sampling_ratio/mean"
+
+    def said(diff: float, weight: float) -> tuple[Diagnosis, str]:
+        row = {"sampling/sampling_logp_difference/mean": diff, key: weight}
+        rows = [{"step": i, "completions/mean_length": 220.0, **row} for i in range(1, 9)]
+        rows[3]["sampling/sampling_logp_difference/mean"] *= 1.1
+        (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        result = rcdiag.diagnose(tmp_path / "log.jsonl")
+        assert result.diagnosis is not None
+        relations = {one.relation: one for one in result.logs[0].relations}
+        assert relations["log.mean-weight"].number == weight
+        found = relations["log.mean-weight"]
+        return result.diagnosis, f"{found.relation_level}: {found.relation_says}"
+
+    diagnosis, small = said(0.01, 0.57)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "engine-noise")
+    assert f"0.57 (`{key}`)" in diagnosis.summary
+    assert small.startswith("error: ")
+    for words in ("1.8 times smaller", "0.99 or more", "220 tokens", "geometric mean"):
+        assert words in small
+    assert said(0.01, 0.99)[0].verdict == "healthy"
+    # At .8 nats weights of tokens may have a mean of exp(-.8) = .45.
+    _, large = said(0.8, 0.5)
+    assert "2 times smaller" in large
+    assert "products" not in large
+    assert "products over responses" in said(0.8, 0.01)[1]
+
+
 @pytest.mark.parametrize(("length", "verdict"), [(400.0, "inconclusive"), (20000.0, "healthy")])
 def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
     tmp_path: Path, length: float, verdict: str
@@ -1740,7 +1804,8 @@ def test_last_steps_beyond_rounding_by_far_are_not_healthy(
         assert cause.message.endswith("It is the last step: one more would tell.")
     else:
         assert diagnosis.verdict in ("inconclusive", "correctable")
-        assert cause.message.startswith("In 2 of 5 steps (4, 5): ")
+        here = "In 2 of 5 steps (4, 5): " if alone == "probs" else "In steps 4 to 5: "
+        assert cause.message.startswith(here)
 
 
 def test_a_k3_that_one_token_raises_in_one_step_is_healthy(tmp_path: Path) -> None:

@@ -437,6 +437,28 @@ def test_dicts_of_hf_trainers_have_the_step_of_the_progress_bar_above(tmp_path: 
     assert (log.counted, values(log, "loss")) == (False, {10: 10.5, 20: 20.5, 30: 30.5})
 
 
+@pytest.mark.parametrize("width", [80, 57, 41])
+@pytest.mark.parametrize("before", ["", "rollout 7: "])
+def test_dicts_that_a_terminal_wrapped_are_read_whole(
+    tmp_path: Path, width: int, before: str
+) -> None:
+    keys = ("loss", "completions/max_terminated_length", "sampling/sampling_logp_difference/mean")
+    row = {**dict.fromkeys(keys, 0.125), "entropy": 2.142180204391479, "epoch": 10.0}
+    line = f"{before}{row}"
+    wrapped = [line[at : at + width] for at in range(0, len(line), width)]
+    assert len(wrapped) > 1
+    content = "\n".join([*wrapped, "saving a checkpoint", *wrapped, "{'train_runtime': 26.5}", ""])
+    log = text(tmp_path / "out.txt", content.replace("rollout 7", "rollout 8", 1))
+    shown = {key: number.value for key, number in next(iter(log.rows.values())).items()}
+    assert (shown, log.short, len(values(log, "epoch"))) == (row, (), 2)
+
+
+def test_a_wrapped_dict_that_is_cut_does_not_take_the_next_line(tmp_path: Path) -> None:
+    content = "{'loss': 0.5, 'a/kl'\n: 0.25, 'a/ent': 0.12\n{'loss': 0.25, 'a/ent': 1.5}\n"
+    log = text(tmp_path / "cut.txt", content)
+    assert (log.short, values(log, "a/kl"), values(log, "a/ent")) == ((1,), {1: 0.25}, {2: 1.5})
+
+
 def verl_line(step: int) -> str:
     return f"step:{step} - a/loss:{step / 8} - a/kl:{0.001 / step:.9f} - a/ent:{step / 7}"
 

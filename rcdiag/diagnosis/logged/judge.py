@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.conclusion import gravity, named_cause, see_how, verdict_of
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
@@ -47,7 +48,7 @@ from rcdiag.diagnosis.thresholds import (
     SHOWN,
     SURELY,
 )
-from rcdiag.formats import from_to, listed
+from rcdiag.formats import after_colon, from_to, listed
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -93,7 +94,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
     stretches = _stretches(run, changes, periodic, steps_not_finite(run))
-    in_stretches = ((window, found_in(window)) for window in stretches)
+    in_stretches = ((window, _of_steps(window, found_in(window))) for window in stretches)
     of_run = (seen for look in CAUSES_OF_RUNS if (seen := look(run)) is not None)
     named = [
         (window, _by_course(run, changes, window, one))
@@ -104,7 +105,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if not faults:
         # A number that changes elsewhere than the stretches may be by far beyond rounding there.
         since = (_since(run, change, changes) for change in changes)
-        faults = [(of, one) for of in since if (one := beyond_by_far(of)) is not None]
+        far = ((of, _of_steps(of, beyond_by_far(of))) for of in since)
+        faults = [(of, one) for of, one in far if one is not None]
     if not faults:
         faults = [lone for window in stretches if (lone := _in_few_steps(window)) is not None]
     found = _each_once(run.steps[0], changes, faults or named[-1:])
@@ -137,6 +139,15 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         found=found,
         shown=shown,
     )
+
+
+def _of_steps(window: StepWindow, found: Suspicion | None) -> Suspicion | None:
+    """Say of which steps the numbers of a cause are, unless they are those of the whole run."""
+    first, last = window.first, int(window.steps[-1])
+    if found is None or (first, last) == (window.run.steps[0], window.run.steps[-1]):
+        return found
+    where = f"In step {first}" if first == last else f"In steps {first} to {last}"
+    return replace(found, message=f"{where}: {after_colon(found.message)}")
 
 
 def _since(run: LoggedRun, change: Change, changes: Sequence[Change]) -> StepWindow:
@@ -176,10 +187,10 @@ def _stretches(
 
     A gradual growth has no level: of its steps only the last quarter is a stretch, because the
     mismatch is largest there. The `periodic` steps are another one. Steps with NaN or infinity
-    (`bad`) are in none.
+    (`bad`) are in none. Fewer steps than a change takes are divided where the size is another.
     """
     first = int(run.steps[0])
-    cuts, left_out = set(), [periodic, bad]
+    cuts, left_out = set(_of_another_size(run)), [periodic, bad]
     tiers = (OF_SIZE, (*COSTS_LITTLE, "rejected_count"), SURPRISALS)
     gains = {name: 0.0 for tier in tiers for name in tier}
     for change in changes:
@@ -198,6 +209,23 @@ def _stretches(
     return [StepWindow(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
 
 
+def _of_another_size(run: LoggedRun) -> list[int]:
+    """Return the steps of a short log with another size than all before: MUCH_LARGER, or smaller.
+
+    Their median with those before would be the number of neither.
+    """
+    name = next((name for name in SIZES if name in run.series), None)
+    if name is None or len(run.steps) >= FEWEST:
+        return []
+    series, sizes = run.series[name], rms_of(name, run.series[name].values)
+    parts = ((step, sizes[:at], sizes[at:]) for at, step in enumerate(series.steps.tolist()) if at)
+    return [
+        step
+        for step, then, now in parts
+        if now.min() > MUCH_LARGER * then.max() or then.min() > MUCH_LARGER * now.max()
+    ]
+
+
 def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
     """Return the first step of the last quarter of a growth."""
     during = [step for step in run.steps.tolist() if lasts(change, changes, step)]
@@ -205,14 +233,15 @@ def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
 
 
 def _each_once(start: int, changes: Sequence[Change], faults: Sequence[Shown]) -> list[Shown]:
-    """Return each cause once: as its worst stretch shows it, and the first step at which it began.
+    """Return each cause once: as the last stretch with it shows it, and the step at which it began.
 
-    The step is None if the cause is there from the first step on, or is none.
+    So its numbers are those of the present, if it is still there. The step is None if the cause is
+    there from the first step on, or is none.
     """
     found = []
     for slug in dict.fromkeys(one.slug for _, one in faults):
         alike = [(window, _with_verdict(one)) for window, one in faults if one.slug == slug]
-        window, one = min(alike, key=lambda of: gravity(of[1]))
+        window, one = max(alike, key=lambda of: int(of[0].steps[-1]))
         began = min(_began(changes, of) for of, _ in alike)
         since = None if began <= start or slug in NOTHING_WRONG else began
         found.append((window, replace(one, from_step=since)))

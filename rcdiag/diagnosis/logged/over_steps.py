@@ -24,7 +24,7 @@ LEFT = 0.25
 # drifts in healthy runs.
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 # What the update logs of its own ratio, current/old: in bypass mode the old policy is the sampler.
-OF_UPDATE = ("ppo_kl", "clip_fraction")
+OF_UPDATE = ("ppo_kl", "clip_fraction", "update_ratio", "update_ratio_max", "update_ratio_min")
 
 
 def of_period(run: LoggedRun) -> Counts:
@@ -56,15 +56,25 @@ def over_steps(
     if since is not None and not in_bypass(run):
         said.append(what_the_update_compares(run, changes))
     said.append(_failed_updates(run))
-    if not any(said):
-        first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
-        said = [
-            f"{plural(len(run.steps), 'step')} in the log: too few to see a change, which takes "
-            f"{FEWEST}"
-            if few
-            else f"no measure of the mismatch changes over steps {first} to {last}"
-        ]
+    if len(run.steps) < FEWEST:
+        said.insert(0, _few(run))
+    elif not any(said):
+        said = [f"no measure of the mismatch changes over steps {run.steps[0]} to {run.steps[-1]}"]
     return " ".join(filter(None, said))
+
+
+def _few(run: LoggedRun) -> str:
+    """Say that a log is too short for a change, with the first and the last size that it has."""
+    count = len(run.steps)
+    one = next((run.series[name] for name in OF_SIZE if name in run.series), None)
+    at = [] if one is None else np.flatnonzero(np.isfinite(one.values)).tolist()
+    if one is None or len(at) < 2:
+        return f"{plural(count, 'step')} in the log: too few to see a change, which takes {FEWEST}."
+    first, last = distinct(float(one.values[at[0]]), float(one.values[at[-1]]))
+    return (
+        f"`{one.key}` is {first} at step {one.steps[at[0]]} and {last} at step "
+        f"{one.steps[at[-1]]}; {plural(count, 'step')} are too few to see a change ({FEWEST})."
+    )
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:

@@ -11,6 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rcdiag.diagnosis.logged.causes.correction import (
+    LEAST_WEIGHT,
+    LEFT_ONE,
+    mean_weight,
+    said_of_weights,
+)
 from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.causes.size import LEAST_LOG_PROB
 from rcdiag.diagnosis.logged.window import RANGES, SIZES, StepWindow
@@ -41,6 +47,11 @@ def _difference(window: StepWindow) -> float | None:
 
 def _mean_ratio(window: StepWindow) -> float | None:
     return None if window.excess is None else 1.0 + window.excess.value
+
+
+def _mean_weight(window: StepWindow) -> float | None:
+    name = mean_weight(window)
+    return None if name is None else window.number(name)
 
 
 def _said_mean_ratio(window: StepWindow) -> str:
@@ -193,6 +204,22 @@ def _against_veto(window: StepWindow) -> float | None:
 
 
 LOG_RULES: tuple[Rule[StepWindow], ...] = (
+    Rule(
+        name="log.mean-weight",
+        says="Mean of the weights that multiply the loss. Ratios have the mean 1, and bounds lower "
+        "it: at .06 an update is as small as one with a learning rate 17 times smaller. Weights of "
+        "tokens have a mean of exp(-mean |log_ratio|) or more; products over long responses fall "
+        "far below it, however small the mismatch of a token is.",
+        formula="mean weight >= exp(-E|log_ratio|) for weights of tokens",
+        unit="ratio",
+        guide=Guide(
+            warning=1.0 - LEFT_ONE,
+            error=LEAST_WEIGHT,
+            source=f"{PROPOSAL}: ratios have the mean 1; Jensen's inequality",
+        ),
+        value=_mean_weight,
+        message=said_of_weights,
+    ),
     Rule(
         name="log.mean-ratio",
         says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "

@@ -79,7 +79,9 @@ class Peek(Struct, frozen=True, dict=True):
     @cached_property
     def _json(self) -> tuple[Any, str]:
         """Return the JSON value of the first line or of the whole file, or why neither is valid."""
-        if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
+        start = self.head.removeprefix(BYTE_ORDER_MARK).lstrip()
+        # A dict with quotes of Python is one that a console shows.
+        if not start.startswith((b"{", b"[")) or start.startswith(b"{'"):
             return None, ""
         with self.path.open("rb") as stream:
             lines = iter(lambda: stream.readline(LONGEST_RECORD), b"")

@@ -7,6 +7,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK, Suspicion
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.logged.causes.correction import shrinks_update
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
     FAR,
@@ -228,14 +229,26 @@ def noise(window: StepWindow) -> Suspicion | None:
     evidence = [window.fact(one, "rounding") for one in of_tokens]
     if not of_tokens:
         evidence = [k1_evidence(window, "rounding")]
+    verdict: str | None = None
+    message = f"{size}: the size of the rounding of two engines."
+    if (weight := shrinks_update(window)) is not None:
+        verdict = "correctable"
+        message = (
+            f"{message[:-1]}, but the weights in the loss have a mean of "
+            f"{window.number(weight):.3g} (`{window.key(weight)}`), which makes updates smaller."
+        )
+        evidence.append(window.fact(weight, "far below 1"))
+    if means_alone:
+        verdict = "inconclusive"
+        message = (
+            f"{size}: on the mean no more than the rounding of two engines. A mean does not show "
+            "tokens or rows that are exchanged, and the log has no size of single log-ratios."
+        )
     return Suspicion(
         slug="engine-noise",
         confidence=GUESS if means_alone else CLEAR,
-        verdict="inconclusive" if means_alone else None,
-        message=f"{size}: on the mean no more than the rounding of two engines. A mean does not "
-        "show tokens or rows that are exchanged, and the log has no size of single log-ratios."
-        if means_alone
-        else f"{size}: the size of the rounding of two engines.",
+        verdict=verdict,
+        message=message,
         evidence=evidence,
         also_possible=["shift-by-one", "rows-swapped"]
         if means_alone
