@@ -26,8 +26,9 @@ LEAST_GAIN = 2.0 * WITH_A_CHOICE
 # smaller than the best one are in the interval of a change.
 INTERVAL = NORMAL_REACH**2
 # (pace, power): after a bend a series grows as log(1 + (steps since / pace)^power), as log k3 does
-# where weights drift apart, in independent directions or in one; or by a straight line.
-GROWTHS = ((1.0, 1.0), (4.0, 2.0))
+# where weights drift apart, in independent directions or in one, and as the log of a mean
+# |log_ratio| does if one update moves it by many times rounding; or by a straight line.
+GROWTHS = ((1.0, 1.0), (4.0, 2.0), (0.02, 0.5))
 FEWEST = 6  # steps that a series needs to estimate its noise
 MAD = NormalDist().inv_cdf(0.75)  # median of |x| of a standard normal x
 

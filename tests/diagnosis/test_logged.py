@@ -151,6 +151,10 @@ def test_gain_of_a_bend_is_the_reduction_of_squares_by_the_best_ramp(values: lis
     assert not gains[len(y) - 2 * fewest :].any()
 
 
+# Faults that do not grow with the updates.
+AT_ONCE = {"shift-by-one", "rows-swapped", "context-differs"}
+
+
 def log_of(rows: list[dict[str, float]], folder: Path, name: str = "log.jsonl") -> Path:
     path = folder / name
     path.write_text(
@@ -2004,6 +2008,83 @@ def test_rows_of_equal_means_do_not_tell_a_shift_from_an_exchange(tmp_path: Path
         }
     diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_a_growth_from_rounding_is_of_weights_whatever_its_size(
+    tmp_path: Path, power: float
+) -> None:
+    """Two steps of rounding, then base weights in the sampler while the trainer goes on."""
+    key = "sampling/sampling_logp_difference/mean"
+    grown = 0.6 * (np.maximum(np.arange(30) - 1.0, 0.0) / 28.0) ** power
+    rows = [{key: (0.012 + x) * float(np.exp(0.5 * noise(4)[i]))} for i, x in enumerate(grown)]
+    cause = diagnosis_of(rows, tmp_path).causes[0]
+    assert (cause.verdict, cause.slug) == ("correctable", "weights-never-synced")
+    assert cause.from_step is not None
+    assert cause.from_step <= 3
+    assert "weights-differ" in cause.also_possible
+    assert not {"stale-weights", *AT_ONCE} & set(cause.also_possible)
+
+
+@pytest.mark.parametrize(("rate", "excluded"), [(1e-6, True), (0.0, False)])
+def test_a_growth_by_factors_is_no_drift_of_weights_and_no_fault_that_is_there_at_once(
+    tmp_path: Path, rate: float, excluded: bool
+) -> None:
+    rows = [
+        {"gen_kl_error": 3e-4 * 1.3 ** max(i - 20, 0) * (1.0 + 0.05 * (i % 3)), "lr": rate}
+        for i in range(50)
+    ]
+    found = diagnosis_of(rows, tmp_path)
+    assert [cause.slug for cause in found.causes] == ["forwards-differ"]
+    assert (set(found.ruled_out) >= AT_ONCE) is excluded
+    assert (AT_ONCE & set(found.causes[0].also_possible) == set()) is excluded
+
+
+@pytest.mark.parametrize(("entropy", "alignment"), [(None, True), (2.1, False), (0.4, True)])
+def test_a_single_step_leaves_weights_possible_and_other_tokens_by_its_entropy(
+    tmp_path: Path, entropy: float | None, alignment: bool
+) -> None:
+    """Log-probs of unrelated tokens differ by about as much as they are."""
+    row = {"sampling/sampling_logp_difference/mean": 0.81}
+    row |= {} if entropy is None else {"entropy": entropy}
+    found = diagnosis_of([row], tmp_path)
+    possible = found.causes[0].also_possible
+    assert found.verdict == "inconclusive"
+    assert possible[:2] == ["weights-differ", "weights-never-synced"]
+    assert ("shift-by-one" in possible) is alignment
+    assert ("shift-by-one" in found.ruled_out) is not alignment
+
+
+@pytest.mark.parametrize(
+    ("of_all", "tail", "few"),
+    [
+        ({"gen_kl_error": 0.019}, {"token_mult_prob_error": 4e5}, "13 nats or more"),
+        ({"gen_kl_error": 0.5}, {"token_mult_prob_error": 2.8}, ""),  # normal, 1 nat rms
+        (
+            {"rollout_train_logprobs_abs_diff_mean": 0.06},
+            {"rollout_train_logprobs_abs_diff_std": 0.7},
+            "8.4 nats or more",
+        ),
+        (
+            {"rollout_train_logprobs_abs_diff_mean": 0.3},
+            {"rollout_train_logprobs_abs_diff_std": 0.7},
+            "",
+        ),
+    ],
+)
+def test_a_tail_that_no_spread_over_all_tokens_has_is_of_a_few(
+    tmp_path: Path, of_all: dict[str, float], tail: dict[str, float], few: str
+) -> None:
+    rows = [
+        {key: value * (1.0 + 0.02 * (i % 3)) for key, value in (of_all | tail).items()}
+        for i in range(STEPS)
+    ]
+    found = diagnosis_of(rows, tmp_path)
+    assert found.causes[0].slug == "forwards-differ"
+    assert ("a few tokens carry the mismatch" in found.summary) is bool(few)
+    assert few in found.summary
+    spread = {"stale-weights", "quantised-weights", "weights-differ"}
+    assert bool(spread & set(found.causes[0].also_possible)) is not bool(few)
 
 
 def test_a_growth_beyond_stale_weights_is_not_theirs(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -25,6 +25,7 @@ from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
     beyond_rounding,
+    few_tokens,
     steps_by_far,
 )
 from rcdiag.diagnosis.logged.changes import Change, changes_of, common, lasts
@@ -43,6 +44,7 @@ from rcdiag.diagnosis.logged.window import SIZES, StepWindow, rms_of
 from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST_ROWS,
+    HALF,
     MUCH_LARGER,
     RELATED,
     SHOWN,
@@ -64,6 +66,8 @@ from rcdiag.results.diagnosis import (
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
+# A growth by the square of the steps becomes this much larger over twice the steps.
+OF_TWICE_THE_STEPS = 4.0
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
@@ -110,12 +114,15 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if not faults:
         faults = [lone for window in stretches if (lone := _in_few_steps(window)) is not None]
     found = _each_once(run.steps[0], changes, faults or named[-1:])
-    named_causes = sorted(
-        ((_named_cause(window, one), window) for window, one in found),
-        key=lambda one: gravity(one[0]),
-    )
+    named_causes = [
+        (_named_cause(window, one, _against(run, changes, window)), window) for window, one in found
+    ]
+    named_causes.sort(key=lambda one: gravity(one[0]))
     causes = [cause for cause, _ in named_causes]
     shown = named_causes[0][1] if causes else stretches[-1]
+    slugs = {cause.slug for cause in causes}
+    against = _against(run, changes, shown).items()
+    ruled_out = {slug: why for slug, why in against if slug not in slugs}
     verdict = verdict_of(causes)
     began_at = causes[0].from_step if causes else None
     first = int(run.steps[0]) if began_at is None else began_at
@@ -125,8 +132,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             summary=causes[0].message if causes else _nothing_found(shown),
             pair=None,
             causes=causes,
-            ruled_out=list(against := _ruled_out(shown, causes)),
-            ruled_out_by=against,
+            ruled_out=list(ruled_out),
+            ruled_out_by=ruled_out,
             next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
             over_steps=OverSteps(
                 says=over_steps(run, changes, periodic, first if faults else None),
@@ -264,61 +271,88 @@ def _by_course(
     run: LoggedRun, changes: Sequence[Change], window: StepWindow, found: Suspicion
 ) -> Suspicion:
     """Name weights that lag, or no rounding, where the course of the mismatch shows it."""
-    grown = [
-        change
-        for change in changes
-        if change.quantity in (*SIZES, "prob_diff", "k1")
-        and change.shape == "creep"
-        and change.after > FELL_BEHIND * max(change.before, FLOOR)
-    ]
     if found.slug == "engine-noise":
         jump = next(
             (one for one in changes if _jumps(one) and lasts(one, changes, window.first)), None
         )
         if jump is not None:
             return _changes_size(jump, found)
-        still = (one for one in grown if window.first >= _grown(run, one, changes))
+        still = (one for one in _growths(changes) if window.first >= _grown(run, one, changes))
         here = next((one for one in still if lasts(one, changes, window.first)), None)
         return found if here is None else _changes_size(here, found)
-    size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
+    size = _size_of(run)
     if found.slug != "forwards-differ" or found.verdict == "broken" or size is None:
+        return found
+    if few_tokens(window) is not None:
         return found
     staleness = run.series.get("staleness")
     if staleness is not None and (r := _rank_correlation(size, staleness)) > RELATED:
         return _as(
             found,
             "stale-weights",
-            LIKELY,
             f"`{size.key}` follows `{staleness.key}` (rank correlation {r:.2f}): the sampler's "
             "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
+            ("forwards-differ", "weights-never-synced"),
         )
-    drift = next((one for one in grown if _is_drift(one, changes, size)), None)
-    if drift is None or not trained(run, drift.low):
+    drift = _drift(run, changes)
+    if drift is None or not _at_pace(size, drift):
         return found
     grows = (
         f"`{drift.key}` grows steadily from step {drift.step} on, from "
         f"{from_to(drift.before, drift.after)}"
     )
     evidence = fact(drift.key, "grows with the steps", before=drift.before, after=drift.after)
+    by_lag = (window.rms or 0.0) <= LARGEST_DRIFT
+    of_weights = (*(STALE if by_lag else STALE[1:]), "weights-differ", "reference-as-old")
     if _of_updates(run, changes, drift):
         lag = "as where the sampler's weights fall behind the trainer's"
-        return _as(found, "weights-never-synced", LIKELY, f"{grows}, {lag}.", evidence)
+        possible = (*of_weights, "forwards-differ")
+        return _as(found, "weights-never-synced", f"{grows}, {lag}.", evidence, possible)
     return replace(
         found,
         message=f"{found.message} {grows}: weights that fall behind, or noise that grows.",
         evidence=[evidence, *found.evidence],
         also_possible=(
-            *dict.fromkeys((*STALE, "quantised-weights", *(found.also_possible or ()))),
+            *dict.fromkeys((*of_weights, "quantised-weights", *(found.also_possible or ()))),
         ),
     )
 
 
-def _is_drift(growth: Change, changes: Sequence[Change], size: Series) -> bool:
-    """Tell whether the size of log-ratios grows, and no further than weights drift apart."""
-    name = size.quantity.name
-    after = [one.after for one in changes if one.quantity == name and one.step >= growth.step]
-    return growth.quantity == name and bool(rms_of(name, np.array(max(after))) <= LARGEST_DRIFT)
+def _size_of(run: LoggedRun) -> Series | None:
+    return next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
+
+
+def _growths(changes: Sequence[Change]) -> list[Change]:
+    """Return the growths of the mismatch by many times."""
+    return [
+        change
+        for change in changes
+        if change.quantity in (*SIZES, "prob_diff", "k1")
+        and change.shape == "creep"
+        and change.after > FELL_BEHIND * max(change.before, FLOOR)
+    ]
+
+
+def _drift(run: LoggedRun, changes: Sequence[Change]) -> Change | None:
+    """Return the growth of a mismatch's size while the weights are updated, or None."""
+    size = _size_of(run)
+    growths = (one for one in _growths(changes) if size and one.quantity == size.quantity.name)
+    return next((one for one in growths if trained(run, one.low)), None)
+
+
+def _at_pace(size: Series, growth: Change) -> bool:
+    """Tell whether a growth beyond a lag is no faster than that of weights that drift apart.
+
+    Their k3 grows by the square of the updates at most, and other sizes by less; what multiplies
+    itself from step to step is the collapse of a policy.
+    """
+    values = size.values[(size.steps >= growth.step) & np.isfinite(size.values)]
+    count = len(values)
+    if not count or float(rms_of(size.quantity.name, values).max()) <= LARGEST_DRIFT:
+        return True
+    middle, end = values[3 * count // 8 :][: max(count // 4, 1)], values[-max(count // 4, 1) :]
+    return float(np.median(end)) <= OF_TWICE_THE_STEPS * float(np.median(middle))
 
 
 def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
@@ -382,15 +416,15 @@ def _changes_size(change: Change, found: Suspicion) -> Suspicion:
 
 
 def _as(
-    found: Suspicion, slug: str, score: float, message: str, evidence: dict[str, Any]
+    found: Suspicion, slug: str, message: str, evidence: dict[str, Any], possible: Sequence[str]
 ) -> Suspicion:
     return Suspicion(
         slug=slug,
-        confidence=score,
+        confidence=LIKELY,
         message=message,
         evidence=[evidence, *found.evidence],
         verdict="correctable",
-        also_possible=("forwards-differ", *(one for one in STALE if one != slug)),
+        also_possible=possible,
     )
 
 
@@ -409,13 +443,15 @@ def _with_verdict(found: Suspicion) -> Suspicion:
     return replace(found, verdict="healthy" if verdict == "guides" else verdict)
 
 
-def _named_cause(window: StepWindow, found: Suspicion) -> NamedCause:
+def _named_cause(window: StepWindow, found: Suspicion, against: Mapping[str, str]) -> NamedCause:
     harmless = found.verdict == "healthy" or found.slug in NOTHING_WRONG
     actions = [] if harmless else [Action(text=text) for text in found.cause.words.mend[:2]]
     if actions:
         actions.append(see_how(found.slug))
     sure = replace(found, confidence=probability("log", predictors(window, found)))
-    return named_cause(sure, actions, found.evidence)
+    named = named_cause(sure, actions, found.evidence)
+    possible = [slug for slug in named.also_possible if slug not in against]
+    return replace(named, also_possible=possible)
 
 
 def predictors(window: StepWindow, found: Suspicion) -> dict[str, float]:
@@ -431,8 +467,11 @@ def predictors(window: StepWindow, found: Suspicion) -> dict[str, float]:
     }
 
 
-def _ruled_out(window: StepWindow, causes: Sequence[NamedCause]) -> dict[str, str]:
+def _against(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> dict[str, str]:
     """Return the causes that the numbers of a window rule out: cause -> the numbers, by key.
+
+    A fault of alignment or contexts is there at once: it is none that grows with the updates from a
+    mismatch of rounding, whatever its size then. Longer responses may be cut, and so may contexts.
 
     A mean does not rule out placeholders of 0, which may stand at a part of the tokens. The largest
     log-ratio does: a placeholder changes a log-prob by the surprisal, and exchanged tokens differ
@@ -464,8 +503,21 @@ def _ruled_out(window: StepWindow, causes: Sequence[NamedCause]) -> dict[str, st
         against["temperature-raw-recorded"] = (
             f"`{k1.key}` {k1.value:.2g}: the trainer does not find the tokens likelier"
         )
-    named = {cause.slug for cause in causes}
-    return {slug: why for slug, why in against.items() if slug not in named}
+    size, entropy = window.number("abs_diff"), window.number("entropy")
+    if size is not None and entropy is not None and size < HALF * entropy:
+        near = (
+            f"`{window.key('abs_diff')}` {size:.2g} beside `{window.key('entropy')}` "
+            f"{entropy:.2g}: log-probs of unrelated tokens differ by as much as they are"
+        )
+        against |= dict.fromkeys(("shift-by-one", "rows-swapped"), near)
+    drift = _drift(run, changes)
+    of_window = drift is not None and lasts(drift, changes, window.first)
+    if drift is not None and of_window and not beyond_rounding(drift.quantity, drift.before):
+        at_once = f"`{drift.key}` grows from rounding: such a fault is there at once"
+        against |= dict.fromkeys(("shift-by-one", "rows-swapped"), at_once)
+        if all(one.quantity != "response_length" for one in changes):
+            against["context-differs"] = at_once
+    return against
 
 
 def _nothing_found(window: StepWindow) -> str:

@@ -26,6 +26,7 @@ from rcdiag.diagnosis.logged.causes.not_finite import not_finite_in, overflow_in
 from rcdiag.diagnosis.logged.causes.size import (
     beyond_by_far,
     beyond_float32,
+    few_tokens,
     identical,
     noise,
     other_forward,
@@ -57,6 +58,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     kept_set,
     other_temperature,
     unrelated,
+    few_tokens,
     other_forward,
     other_weight,
     costs_much,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
@@ -21,13 +23,23 @@ from rcdiag.diagnosis.logged.causes.found import (
 from rcdiag.diagnosis.logged.causes.mean_ratio import below_as_by_zeros, is_near_1
 from rcdiag.diagnosis.logged.run import FLOOR
 from rcdiag.diagnosis.logged.window import SIZES, StepWindow, rms_of
-from rcdiag.diagnosis.thresholds import RARE
+from rcdiag.diagnosis.thresholds import FEW, HALF, LARGE, RARE
+from rcdiag.formats import number, percentage, rough
 
 # Nats: float32 has no probability below e^-87.3 at full precision.
 LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
+# Causes without an upper size, which stale weights have.
+OF_ANY_SIZE = (
+    "weights-differ",
+    "weights-never-synced",
+    "context-differs",
+    "shift-by-one",
+    "rows-swapped",
+    "reference-as-old",
+)
 
 
 def identical(window: StepWindow) -> Suspicion | None:
@@ -91,10 +103,10 @@ def other_forward(window: StepWindow) -> Suspicion | None:
             slug="forwards-differ",
             confidence=WEAK if doubtless or sampled else GUESS,
             verdict="broken" if doubtless else "inconclusive",
-            message=f"{differ}, more than stale weights explain: other contexts, another model, or "
-            "columns that do not belong together.",
+            message=f"{differ}, more than a step or two of updates makes: other weights, contexts "
+            "or tokens; means over tokens cannot tell which.",
             evidence=evidence,
-            also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
+            also_possible=OF_ANY_SIZE,
         )
     tail = (
         "importance weights are valid"
@@ -109,6 +121,43 @@ def other_forward(window: StepWindow) -> Suspicion | None:
         "means over tokens cannot tell which.",
         evidence=evidence,
         also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
+    )
+
+
+def few_tokens(window: StepWindow) -> Suspicion | None:
+    """Look for a few tokens with large log-ratios that carry a mean over all tokens.
+
+    A mean exp(|log_ratio|) of e^D, or a mean square that is D times the mean |log_ratio|, takes
+    tokens that differ by D nats. By Markov's inequality at most mean / D of all tokens do, a share
+    that is above a half for normal log-ratios.
+    """
+    size, k3 = window.number("abs_diff"), window.number("k3")
+    exponential, spread = window.number("exp_abs_diff"), window.number("abs_diff_std")
+    less = ""
+    if exponential is not None and exponential > math.e:
+        tail, beyond = "exp_abs_diff", math.log(exponential)
+        if k3 is not None and 1.0 + k3 < HALF * exponential:
+            less = " To the trainer they are that much less likely."
+    elif size and spread is not None:
+        tail, beyond = "abs_diff_std", (size**2 + spread**2) / size
+    else:
+        return None
+    # A token that differs by D nats has a k3 of D - 1 + e^-D at least.
+    mean, each = ("abs_diff", beyond) if size else ("k3", beyond - 1.0 + math.exp(-beyond))
+    carried = window.number(mean)
+    if carried is None or beyond < LARGE or carried > FEW * each:
+        return None
+    share, nats = percentage(carried / each), f"{rough(beyond)} nats or more"
+    return undecided(
+        f"`{window.key(tail)}` {number(window.number(tail))} beside `{window.key(mean)}` "
+        f"{number(carried)}: a few tokens carry the mismatch. Some differ by {nats}, and at most "
+        f"{share} of all do.{less} Other weights or another precision would spread over all "
+        "tokens; a dump shows which ones these few are.",
+        [
+            window.fact(tail, f"of tokens that differ by {nats}"),
+            window.fact(mean, f"of all tokens: at most {share} differ as much"),
+        ],
+        ("zero-placeholder", "special-token-ids", "mask-includes-tool", "context-differs"),
     )
 
 
