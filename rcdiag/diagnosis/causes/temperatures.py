@@ -140,15 +140,15 @@ def _power(features: Features) -> Power | None:
             near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, PART * off)
             explained = near and prefixes.residual < HALF * prefixes.distance
         return Power(prefixes.power, BY_SHARED_PREFIXES) if explained else None
-    power = features.log_ratios.power
-    if power is None or not abs(np.log(power)) >= A_POWER:
+    slope = features.log_ratios.power
+    if slope is None or not abs(np.log(slope)) >= A_POWER:
         return None
-    explains = features.log_ratios.by_log_prob >= MOST_OF_SQUARES
+    power, explains = slope, features.log_ratios.by_log_prob >= MOST_OF_SQUARES
     if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
         # Contexts with several likely tokens bias the slope towards 1, by half at most, and never
         # away from it.
-        stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
-        if HALF < np.log(power) / np.log(stated) < 1.0 + PART:
+        stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / slope)))
+        if HALF < np.log(slope) / np.log(stated) < 1.0 + PART:
             power, explains = stated, True
     return Power(power, BY_SLOPE) if explains and _is_bounded(features, power) else None
 
