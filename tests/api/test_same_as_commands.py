@@ -112,17 +112,11 @@ def test_diagnose_by_the_table_alone(rcdiag, table):
 
 def test_replay(rcdiag, table):
     same(rcdiag("replay", table, "--json"), api.replay(table))
-    options = ("--step", 4, "--preset", "disabled", "--clip-high", 0.28, "--loss", "sapo")
-    ran = rcdiag("replay", table, "--json", *options, "--loss-setting", "tau_pos=2")
-    result = api.replay(
-        table,
-        step=4,
-        presets="disabled",
-        clip_high=0.28,
-        loss="sapo",
-        loss_settings={"tau_pos": 2},
-    )
-    same(ran, result)
+    options = ("--step", 4, "--preset", "disabled", "--clip-high", 0.28)
+    result = api.replay(table, step=4, presets="disabled", clip_high=0.28)
+    same(rcdiag("replay", table, "--json", *options), result)
+    ran = rcdiag("replay", table, "--json", "--loss", "sapo", "--loss-setting", "tau_pos=2")
+    same(ran, api.replay(table, loss="sapo", loss_settings={"tau_pos": 2}))
 
 
 def test_report(rcdiag, table, tmp_path):

@@ -60,12 +60,14 @@ def test_exchanging_behavior_and_target_inverts_the_ratios(rcdiag, table):
     assert [row["kept_tokens"] for row in rows] != [row["kept_tokens"] for row in other]
 
 
-def test_equal_policies_need_no_correction(rcdiag, clean):
+def test_copied_columns_get_no_recommendation(rcdiag, clean):
+    """They differ by nothing, but nothing was compared."""
     result = clean.with_suffix(".json")
     ran = rcdiag("sweep", clean, *FEW, "--result", result)
     advice = json.loads(result.read_text())["recommendation"]
-    assert (advice["answer"], advice["choice"]) == ("no-correction", "none")
-    assert "no correction: no candidate is significantly better than none" in ran.out
+    assert (advice["answer"], advice["choice"]) == ("cannot-distinguish", None)
+    assert "differ from 1 by 0 on average, but the verdict" in advice["reasons"][-1]
+    assert "no choice: candidates cannot be distinguished" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,12 @@ def test_unchanged_keys_are_named(table):
     swept = api.sweep(table, thresholds=FEW[1], candidate="seq_tis_3")
     text = api.emit(swept, "verl", "seq_tis_3")
     (line,) = [line for line in text.splitlines() if "left as they are" in line]
-    assert "rollout_rs" in line
-    assert "bypass_mode" in line
+    assert "rollout_rs_threshold" in line
     assert "rollout_is_threshold" not in line
     assert yaml.safe_load(text)["algorithm"]["rollout_correction"] == {
         "rollout_is": "sequence",
         "rollout_is_threshold": 3.0,
+        "rollout_rs": None,
+        "bypass_mode": False,
     }
     assert "command line" not in api.emit(swept, "slime", "seq_tis_3")

@@ -211,7 +211,7 @@ def test_explain_has_an_entry_for_every_heading(results, monkeypatch):
 @pytest.mark.parametrize(
     ("heading", "name", "meaning"),
     [
-        ("lost", "lost_target_mass_token", "discards"),
+        ("lost", "lost_target_mass_token", "rejected or have weight 0"),
         ("k-hat", "khat", "Pareto"),
         ("cos", "cosine", "Cosine between the gradient"),
         ("|g|", "grad_norm", "Norm of the gradient"),
