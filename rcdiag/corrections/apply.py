@@ -142,9 +142,7 @@ def enters_loss(correction: Correction) -> Quantity | None:
     Rejections and weights of whole sequences do not count.
     """
     kept, weighting = stays_by_token(correction.rejections), correction.loss_weighting
-    if weighting is None or not (
-        correction.zeroing or (weighting.by_token and weighting.outside == "zero")
-    ):
+    if weighting is None or not (correction.zeroing or weighting.zeroes_tokens):
         return kept
     weighted = token_weight(correction) > 0.0
     return weighted if kept is None else kept.where(weighted)
@@ -223,8 +221,7 @@ class EstimatorSettings(Struct, frozen=True):
     @property
     def discards_tokens(self) -> bool:
         """Whether single tokens are rejected, or have weight 0."""
-        weighting = self.weighting
-        zeroes = weighting is not None and weighting.by_token and weighting.outside == "zero"
+        zeroes = self.weighting is not None and self.weighting.zeroes_tokens
         return zeroes or self.rejects_tokens
 
     @property

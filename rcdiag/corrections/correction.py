@@ -38,6 +38,11 @@ class Weighting(Struct, frozen=True):
         return self.level in BY_TOKEN
 
     @property
+    def zeroes_tokens(self) -> bool:
+        """Whether single tokens may have weight 0."""
+        return self.by_token and self.outside == "zero"
+
+    @property
     def lower_or_reciprocal(self) -> float:
         return 1.0 / self.upper if self.lower is None else self.lower
 
@@ -130,7 +135,7 @@ class Correction(Struct, frozen=True):
     def discards_tokens(self) -> bool:
         """Whether single tokens may be rejected, or have weight 0."""
         weighting = self.loss_weighting
-        zeroes = weighting is not None and weighting.by_token and weighting.outside == "zero"
+        zeroes = weighting is not None and weighting.zeroes_tokens
         return zeroes or any(one.of_tokens for one in (*self.rejections, *self.zeroing))
 
     @property

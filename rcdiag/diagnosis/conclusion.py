@@ -246,7 +246,7 @@ def _repairs(features: Features, found: Suspicion) -> list[Action]:
     guessed = slug in NOTHING_WRONG or (of_pair and len(case.tokens) < ENOUGH)
     if verdict == "healthy" or (verdict == "inconclusive" and guessed):
         return []
-    actions = [_action(features, text) for text in (found.mend or words.mend)[:2]]
+    actions = [_action(features, text) for text in (found.actions or words.mend)[:2]]
     sampler, trainer = features.declared.sampler.model, features.declared.trainer.model
     differ = features.declared.weights_differ and slug == "stale-weights"
     if differ and sampler and trainer and can_be_scored(case):

@@ -47,7 +47,7 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     also_possible: Sequence[str] | None = None  # None: the look-alikes of the cause's words
     from_step: int | None = None
     verdict: str | None = None  # None: as the cause's words say
-    mend: Sequence[str] | None = None  # what to do; None: as the cause's words say
+    actions: Sequence[str] | None = None  # what to do; None: as the cause's words say
     validity: Validity | None = None  # of the rows that the cause was judged on
     # The policy whose column is affected, of a cause that may affect the other column as well.
     policy: str | None = None

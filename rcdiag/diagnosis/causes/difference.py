@@ -60,7 +60,7 @@ class Pattern(NamedTuple):
     where: str
     possible: Sequence[str]  # slugs
     verdict: str | None = None  # None: the verdict that the cause has anywhere
-    mend: Sequence[str] | None = None  # None: what to do about the cause anywhere
+    actions: Sequence[str] | None = None  # None: those of the cause anywhere
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -76,7 +76,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         _until_resets,
     )
     found = (pattern for look in looks if (pattern := look(features)) is not None)
-    where, possible, verdict, mend = next(found, None) or _without_pattern(features)
+    where, possible, verdict, actions = next(found, None) or _without_pattern(features)
     explained = validity.answer == INVALID or verdict == "broken"  # not by weights that lag
     behind = "" if explained else one_behind(features)
     if behind and "stale-weights" not in possible:
@@ -87,7 +87,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         evidence=[fact("rms log-ratio", "not rounding alone", rms=rms), validity.evidence],
         also_possible=list(possible),
         verdict=verdict,
-        mend=mend,
+        actions=actions,
     )
 
 
@@ -142,19 +142,20 @@ def _at_few_places(features: Features) -> Pattern | None:
         rows = listed(case.row[few.places].tolist(), SHOWN)
         prompts = f" (all of {plural(few.prompts, 'prompt')})" if few.prompts else ""
         where = f", most in row{'s' * (count > 1)} {rows}{prompts}: {held}"
-        mend = [_row_to_compare(features, first)]
+        actions = [_row_to_compare(features, first)]
         possible = ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
         of_sampler = ("temperature-raw-recorded", "draft-recorded")
         of_trainer = ("stale-weights", "trainer-without-temperature")
-        return Pattern(where, [*possible, *(of_sampler if invalid else of_trainer)], verdict, mend)
+        possible += of_sampler if invalid else of_trainer
+        return Pattern(where, possible, verdict, actions)
     row = case.row[tokens.owner[first]]
     where = (
         f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row {row}, token "
         f"{tokens.position[first]}, where `{case.sampler}` is {tokens.sampler[first]:.3g} and "
         f"`{case.trainer}` {tokens.trainer[first]:.3g}: {held}"
     )
-    mend = [f"Score row {row} again on both sides: the value that changes is the wrong one."]
-    return Pattern(where, ["sentinel", "special-token-ids", "moe-routing"], verdict, mend)
+    actions = [f"Score row {row} again on both sides: the value that changes is the wrong one."]
+    return Pattern(where, ["sentinel", "special-token-ids", "moe-routing"], verdict, actions)
 
 
 def _row_to_compare(features: Features, row: int) -> str:
