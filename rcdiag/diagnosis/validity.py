@@ -43,7 +43,7 @@ RECORD_SAMPLED = "the recorded distribution sampled"  # what a number reads wher
 
 # The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = HALF
-# Nats: a larger log-ratio counts as this one, so that a single token cannot overflow a mean.
+# Nats: a larger |log-ratio| counts as this one, so that a single token cannot overflow a mean.
 LARGEST = 15.0
 # Where the recorded distribution sampled, -E[log_ratio] = E[ratio - 1 - log_ratio], so that kappa
 # is a mean of 2 (e^x - 1 - x) / x^2 over log-ratios x >= -LARGEST, which increases with x.
@@ -95,6 +95,7 @@ class Validity(Struct, frozen=True, dict=True):
     unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
     few: bool = False  # fewer than FEWEST_OF_PATTERN effective rows hold the squared log-ratios
+    cut: int = 0  # tokens with a |log-ratio| above LARGEST, which counts as LARGEST
     without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
     within: str = ""  # the part of a table's rows that was judged: "from step 8 on"; "" for all
 
@@ -189,7 +190,12 @@ class Validity(Struct, frozen=True, dict=True):
             half = self.by_kappa
             kappa = Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
             return self.named("kappa"), kappa
-        return self.named("E[ratio]"), self.ratio_mean
+        return self.named(self.name_of_mean), self.ratio_mean
+
+    @property
+    def name_of_mean(self) -> str:
+        """Return the name of E[ratio], with the bound of its log-ratios where any is beyond it."""
+        return f"E[ratio, cut at e^±{LARGEST:.0f}]" if self.cut else "E[ratio]"
 
     def named(self, number: str) -> str:
         """Return the name of a number with the rows that it is of, where they are not all."""
@@ -214,8 +220,12 @@ class Validity(Struct, frozen=True, dict=True):
                 "that bring the mean to 1"
             )
         if self.answer == UNKNOWN:
+            few_decide = "it depends on a few rows"
+            if self.cut:
+                of = "1 token differs" if self.cut == 1 else f"{self.cut:,} tokens differ"
+                few_decide = f"{of} by more than {LARGEST:.0f} nats"
             return "too wide to tell whether the recorded distribution sampled: " + (
-                "it depends on a few rows" if self.few else f"{self.rows_needed} would decide"
+                few_decide if self.few or self.cut else f"{self.rows_needed} would decide"
             )
         if self.kappa_decides:
             return f"above 0: {RECORD_SAMPLED}; below 0 if the trainer's had"
@@ -291,6 +301,7 @@ def validity_of(case: Case, within: str = "") -> Validity:
         chance=float(np.sqrt(sums(np.expm1(log_ratio) ** 2).sum())) / total,
         unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),
+        cut=int((np.abs(tokens.log_ratio) > LARGEST).sum()),
         few=float(squares.sum()) ** 2 < FEWEST_OF_PATTERN * float(squares @ squares),
         without_rare=case.without_rare,
         within=within,

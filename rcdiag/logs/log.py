@@ -29,6 +29,7 @@ STEP_KEYS = (
     "training/global_step",
     "train/global_step",
     "trainer/global_step",
+    "training_step",
     "train/step",
     "trainer/step",
     "rollout/step",

@@ -1055,11 +1055,24 @@ def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
     assert "`training/rollout_probs_diff_mean` jumps" in found.summary
 
 
+@pytest.mark.parametrize(("entropy", "perhaps"), [(2.1, True), (0.3, False)])
+def test_what_bfloat16_may_make_is_not_called_beyond_rounding(
+    entropy: float, perhaps: bool, tmp_path: Path
+) -> None:
+    """.055 nats: errors of .058 in each logit at an entropy of 2.1, and of .11 at one of .3."""
+    rows = [{**gaussian(0.055, i), "actor/entropy": entropy} for i in range(STEPS)]
+    cause = diagnosis_of(rows, tmp_path).causes[0]
+    assert cause.slug == "forwards-differ"
+    assert ("beyond" not in cause.message, "engine-noise" in cause.also_possible) == (perhaps,) * 2
+    assert "moe-routing" in cause.also_possible
+
+
 def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
     diagnosis = diagnosis_of(rows, tmp_path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
-    assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
+    assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.summary
+    assert "stale-weights" in diagnosis.ruled_out
 
 
 def test_a_gradient_that_moves_before_the_mismatch_is_said(tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_the_rows_needed_are_those_that_take_the_interval_off_its_nearest_bound(
     assert "about 300 more rows like these 100 would decide" in found.sentence
 
 
+def test_a_mean_that_depends_on_cut_log_ratios_is_said_as_such():
+    """Three tokens 16 to 799 nats apart: no number of rows like these is said to decide."""
+    case = case_of(logits(), logits(), moved(0.2))
+    case.log_probs["rollout"][[5, 700]] -= (16.0, 57.0)
+    case.log_probs["old"][1500] -= 799.0
+    found = validity_of(case)
+    assert found.answer == UNKNOWN
+    assert "E[ratio, cut at e^±15]" in found.sentence
+    assert "tokens differ by more than 15 nats" in found.sentence
+
+
 def test_a_mean_ratio_within_rounding_is_valid_however_wide_its_excess():
     found = validity(Interval(0.9999, 0.9992, 1.0004), Interval(-0.11, -0.56, 0.31))
     assert found.answer == VALID

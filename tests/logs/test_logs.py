@@ -15,6 +15,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import LOG_READERS, Log, LoggedNumber, LogReader, read_log
+from rcdiag.logs.log import STEP_KEYS
 
 KEY = "train/mis_k3_kl"
 
@@ -53,6 +54,12 @@ def test_json_lines(writer, tmp_path):
 def test_the_trainers_own_step_takes_precedence_over_that_of_wandb(tmp_path):
     log = text(tmp_path / "a.jsonl", '{"_step": 90, "training/global_step": 3, "a/kl": 0.5}\n')
     assert values(log, "a/kl") == {3: 0.5}
+
+
+@pytest.mark.parametrize("key", STEP_KEYS)
+def test_a_step_is_read_under_every_key_of_one(key, tmp_path):
+    log = text(tmp_path / "a.jsonl", f'{{"{key}": 30, "a/kl": 0.5}}\n{{"{key}": 40, "a/kl": 1}}\n')
+    assert list(values(log, "a/kl")) == [30, 40]
 
 
 def test_rows_of_one_step_are_merged(tmp_path):

@@ -138,7 +138,8 @@ def mean_ratio_fact(features: Features, reads: str) -> dict[str, Any]:
     """Make the entry of evidence on E[ratio], with its 95% interval over rows."""
     validity = features.validity
     mean = validity.ratio_mean
-    return fact(validity.named("E[ratio]"), reads, value=mean.value, low=mean.low, high=mean.high)
+    name = validity.named(validity.name_of_mean)
+    return fact(name, reads, value=mean.value, low=mean.low, high=mean.high)
 
 
 def by_token_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from rcdiag.diagnosis.logged.changes import Change, changes_of, common, lasts
 from rcdiag.diagnosis.logged.over_steps import (
     OF_SIZE,
     OF_UPDATE,
+    at_rate_zero,
     in_bypass,
     of_period,
     of_training,
@@ -280,6 +281,8 @@ def _by_course(
         still = (one for one in _growths(changes) if window.first >= _grown(run, one, changes))
         here = next((one for one in still if lasts(one, changes, window.first)), None)
         return found if here is None else _changes_size(here, found)
+    if found.slug == "forwards-differ" and (why := at_rate_zero(run, changes)):
+        return replace(found, message=f"{found.message} {why}")
     size = _size_of(run)
     if found.slug != "forwards-differ" or found.verdict == "broken" or size is None:
         return found
@@ -498,6 +501,8 @@ def _against(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> d
             f"mean surprisal of {surprisal:.2g}"
         )
         against |= dict.fromkeys(("zero-placeholder", "shift-by-one", "rows-swapped"), at_most)
+    if why := at_rate_zero(run, changes):
+        against["stale-weights"] = why
     k1 = window.k1
     if k1 is not None and k1.value > 0 and k1.z > SURELY:
         against["temperature-raw-recorded"] = (

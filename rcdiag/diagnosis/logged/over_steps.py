@@ -49,8 +49,6 @@ def over_steps(
         said.append(alone or _first(run, moved, first))
         if since is not None and not alone:
             said.append(_back(run, moved, first))
-    if since is not None:
-        said.append(_at_rate_zero(run, moved))
     if moved:
         said += [_together(moved, first, values=not alone), _beside(run, changes, first)]
     if since is not None and not in_bypass(run):
@@ -261,7 +259,9 @@ def trained(run: LoggedRun, since: int) -> bool:
     return len(values) == 0 or bool((values != 0.0).any())
 
 
-def _at_rate_zero(run: LoggedRun, moved: Sequence[Change]) -> str:
+def at_rate_zero(run: LoggedRun, changes: Sequence[Change]) -> str:
+    """Say that updates do not cause a mismatch, or its growth, at a learning rate of 0; or ""."""
+    moved = (one for one in changes if run.series[one.quantity].quantity.compares)
     grown = next((one for one in moved if one.after > one.before), None)
     if trained(run, grown.low if grown else int(run.steps[0])):
         return ""

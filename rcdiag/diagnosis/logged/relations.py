@@ -19,7 +19,7 @@ from rcdiag.diagnosis.logged.causes.correction import (
 )
 from rcdiag.diagnosis.logged.causes.found import ENGINE, HEAVY, MICRO_BATCHES
 from rcdiag.diagnosis.logged.causes.size import LEAST_LOG_PROB
-from rcdiag.diagnosis.logged.window import RANGES, SIZES, StepWindow
+from rcdiag.diagnosis.logged.window import RANGES, StepWindow
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.diagnosis.thresholds import FEW, LARGE, ROUNDING
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -107,14 +107,6 @@ def _said_out_of_range(window: StepWindow) -> str:
         else ("lower than possible. Left out")
     )
     return f"{', '.join(several)} {verb} {beyond}"
-
-
-def _error_of_logits(window: StepWindow) -> float | None:
-    """Return the least rms error of logits, nats, that makes the logged mismatch."""
-    entropy, of_size = window.number("entropy"), window.of_size
-    if entropy is None or entropy <= 0.0 or window.rms is None or of_size[0] not in SIZES:
-        return None
-    return window.rms / math.sqrt(-math.expm1(-entropy))
 
 
 def _largest(window: StepWindow) -> float | None:
@@ -353,11 +345,11 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
         formula="sqrt(2 k3_kl / (1 - exp(-entropy)))",
         unit="nats",
         guide=Guide(warning=0.125, error=1.0, source=f"{PROPOSAL}: {CERTAIN_POLICY}"),
-        value=_error_of_logits,
+        value=lambda window: window.error_of_logits,
         message=lambda window: (
             f"`{window.key_of_size}` is {window.number(window.of_size[0]):.2g} with "
             f"`{window.key('entropy')}` at {window.number('entropy'):.2g}: logits differ by "
-            f"{_error_of_logits(window):.2g} nats or more"
+            f"{window.error_of_logits:.2g} nats or more"
         ),
     ),
     Rule(

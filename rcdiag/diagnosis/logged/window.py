@@ -232,6 +232,18 @@ class StepWindow(Struct, frozen=True, dict=True):
         return float(rms_of(name, np.array(value)))
 
     @property
+    def error_of_logits(self) -> float | None:
+        """Return the least rms error of logits that makes the mismatch, nats; None without entropy.
+
+        An error of s in each logit gives the log-prob of a token, on average over the policy's
+        tokens, a variance of s^2 (1 - exp(-entropy)) at most.
+        """
+        entropy = self.number("entropy")
+        if entropy is None or entropy <= 0.0 or self.rms is None or self.of_size[0] not in SIZES:
+            return None
+        return self.rms / math.sqrt(-math.expm1(-entropy))
+
+    @property
     def largest(self) -> tuple[str, float] | None:
         """Return what no token's |log_ratio| exceeds here, nats, after the key that shows it.
 

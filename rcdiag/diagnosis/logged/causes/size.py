@@ -31,6 +31,10 @@ LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
+# Nats: half a step of bfloat16 at logits of 16 to 32, the most by which one rounding moves a logit.
+# A bfloat16 sampler and a bfloat16 trainer with equal weights were measured at .05
+# (github.com/huggingface/trl/issues/6789).
+HALF_A_STEP = 0.0625
 # Causes without an upper size, which stale weights have.
 OF_ANY_SIZE = (
     "weights-differ",
@@ -80,7 +84,8 @@ def other_forward(window: StepWindow) -> Suspicion | None:
     near = known and is_near_1(window)
     below = near and below_as_by_zeros(window)
     sampled = near and not below
-    reads = "beyond the rounding of two engines"
+    perhaps = rms is not None and (window.error_of_logits or rms) <= HALF_A_STEP
+    reads = "more than rounding in most runs" if perhaps else "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [k1_evidence(window, reads)]
     if excess is not None:
         far = "" if known else "a few tokens dominate it"
@@ -113,6 +118,23 @@ def other_forward(window: StepWindow) -> Suspicion | None:
         if sampled
         else "the log does not show whether the recorded distribution sampled"
     )
+    if perhaps:
+        return Suspicion(
+            slug="forwards-differ",
+            confidence=GUESS,
+            verdict="correctable" if sampled else "inconclusive",
+            message=f"{differ}: more than the rounding of two engines in most runs, but bfloat16 "
+            f"on both sides, or experts, can make as much; {tail}. A re-score of some responses "
+            "with equal weights tells.",
+            evidence=evidence,
+            also_possible=[
+                "engine-noise",
+                "moe-routing",
+                "bf16-logits",
+                "stale-weights",
+                "weights-differ",
+            ],
+        )
     return Suspicion(
         slug="forwards-differ",
         confidence=WEAK if sampled else GUESS,
@@ -120,7 +142,13 @@ def other_forward(window: StepWindow) -> Suspicion | None:
         message=f"{differ}, beyond rounding, and {tail}: other weights, precision or contexts; "
         "means over tokens cannot tell which.",
         evidence=evidence,
-        also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
+        also_possible=[
+            "stale-weights",
+            "weights-differ",
+            "quantised-weights",
+            "moe-routing",
+            "context-differs",
+        ],
     )
 
 
