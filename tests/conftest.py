@@ -19,8 +19,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # The slowest files start first, so that all workers end at about the same time.
 LONGEST = (
+    "engines/test_served_vllm.py",
+    "engines/test_vllm.py",
     "test_sample_data.py",
     "pages/test_every_page.py",
+    "statistics/test_coverage.py",
+    "docs/test_commands.py",
+    "engines/test_resume.py",
     "diagnosis/test_judge.py",
     "faults/test_faults.py",
     "pages/test_plot.py",

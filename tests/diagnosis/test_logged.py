@@ -1055,6 +1055,26 @@ def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
     assert "`training/rollout_probs_diff_mean` jumps" in found.summary
 
 
+@pytest.mark.parametrize(
+    ("pearson", "difference", "drifted"), [(0.51, 0.2, False), (0.97, 0.04, True)]
+)
+def test_unlike_probabilities_are_no_drift_of_weights(
+    pearson: float, difference: float, drifted: bool, tmp_path: Path
+) -> None:
+    """verl without k3: a correlation of .5 is more than a step or two of updates makes."""
+    rows = [
+        {
+            "training/rollout_actor_probs_pearson_corr": pearson + 0.001 * (i % 3),
+            "training/rollout_probs_diff_mean": difference + 0.001 * (i % 4),
+        }
+        for i in range(STEPS)
+    ]
+    cause = diagnosis_of(rows, tmp_path).causes[0]
+    assert cause.slug == "forwards-differ"
+    assert ("stale-weights" in cause.also_possible) == drifted
+    assert ("more than a step or two" in cause.message) != drifted
+
+
 @pytest.mark.parametrize(("entropy", "perhaps"), [(2.1, True), (0.3, False)])
 def test_what_bfloat16_may_make_is_not_called_beyond_rounding(
     entropy: float, perhaps: bool, tmp_path: Path

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 CHECKPOINT = SAMPLE / "policy" / "step_8"
-ROWS, CONTEXT = 150, 256
+ROWS, CONTEXT = 60, 256
 
 
 class VllmServer:

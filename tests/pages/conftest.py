@@ -46,20 +46,20 @@ def file(request, rendered) -> Path:
     return rendered(request.param)
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
-def scheme(request) -> str:
-    return request.param
+# Layout depends on the width and colours on the scheme: each value of both is in one window.
+WINDOWS = [("light", 1280), ("dark", 390)]
 
 
-@pytest.fixture(scope="module", params=[1280, 390])
-def width(request) -> int:
+@pytest.fixture(scope="module", params=WINDOWS, ids=lambda window: "-".join(map(str, window)))
+def window(request) -> tuple[str, int]:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def seen(browser, file, scheme, width) -> Iterator[Visit]:
+def seen(browser, file, window) -> Iterator[Visit]:
     """The page in one scheme and width."""
-    window = {"width": width, "height": 900}
-    opened = visit(browser, file, color_scheme=scheme, viewport=window)
+    scheme, width = window
+    size = {"width": width, "height": 900}
+    opened = visit(browser, file, color_scheme=scheme, viewport=size)
     yield opened
     opened.close()

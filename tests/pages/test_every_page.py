@@ -74,7 +74,8 @@ def test_no_cell_is_taller_than_six_lines(seen):
         assert seen.page.evaluate(TALL) == [], tab
 
 
-def test_the_colour_scheme_is_applied(seen, scheme):
+def test_the_colour_scheme_is_applied(seen, window):
+    scheme, _ = window
     paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
 

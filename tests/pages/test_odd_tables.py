@@ -72,6 +72,13 @@ def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path)
     assert any(text.startswith("This tab covers the 4 of 12 responses") for text in said)
 
 
+def test_a_table_without_a_sound_row_is_said_to_be_shown_as_it_is(tmp_path):
+    result = scored(tmp_path, [[0.5] * len(row) for row in ROWS])
+    said = [words.text for words in parts(result, Paragraph)]
+    assert not any("covers the 0" in text for text in said)
+    assert any(text.startswith("Every response has log-probs that are NaN") for text in said)
+
+
 def test_equal_columns_are_reported_as_equal(tmp_path):
     result = scored(tmp_path, ROWS)
     names = [figure.name for figure in parts(result, Figure)]

@@ -76,6 +76,9 @@ def _where(result: ScoreResult) -> Section | None:
         covers = (
             f"This tab covers the {left:,} of {result.num_sequences:,} responses whose log-probs "
             "are neither NaN nor infinite nor positive."
+            if left
+            else "Every response has log-probs that are NaN, infinite or positive; this tab shows "
+            "the values as they are."
         )
         blocks.append(Paragraph(text=covers, soft=True))
     if "log_ratio_histogram" in result.figures and not any_beyond(result):  # it has no figure

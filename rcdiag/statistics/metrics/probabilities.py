@@ -155,6 +155,7 @@ PERPLEXITIES = (
         example=PAIR_OF_EXAMPLE + "3.108",
         see=("rollout_corr/rollout_ppl",),
         from_totals=lambda t: t.per_sequence("behavior_ppl"),
+        bound=1.0,
     ),
     Metric(
         name="target_ppl",
@@ -168,6 +169,7 @@ PERPLEXITIES = (
         example=PAIR_OF_EXAMPLE + "4.488",
         see=("rollout_corr/training_ppl",),
         from_totals=lambda t: t.per_sequence("target_ppl"),
+        bound=1.0,
     ),
     Metric(
         name="ppl_ratio",
@@ -182,6 +184,7 @@ PERPLEXITIES = (
         example=RATIOS_OF_EXAMPLE + "1.473",
         see=("rollout_corr/ppl_ratio",),
         from_totals=lambda t: t.per_sequence("ppl_ratio"),
+        bound=0.0,
     ),
     Metric(
         name="log_ppl_diff_mean",

@@ -31,6 +31,8 @@ LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
+# The same two numbers where log-ratios have LARGEST_DRIFT nats rms.
+OF_DRIFT = {"pearson": 0.1, "prob_diff": 0.1}
 # Nats: half a step of bfloat16 at logits of 16 to 32, the most by which one rounding moves a logit.
 # A bfloat16 sampler and a bfloat16 trainer with equal weights were measured at .05
 # (github.com/huggingface/trl/issues/6789).
@@ -99,7 +101,10 @@ def other_forward(window: StepWindow) -> Suspicion | None:
             evidence,
             ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
-    if (rms or 0.0) > LARGEST_DRIFT:
+    unlike = rms is None and any(
+        _unlike(name, np.array(window.number(name))) > OF_DRIFT[name] for name in names
+    )
+    if unlike or (rms or 0.0) > LARGEST_DRIFT:
         # Mean surprisal under the trainer minus that under the sampler: its tokens are RARE there.
         # Where it is not logged it is k3 if the recorded distribution sampled; if not, broken too.
         away = (window.number("k3") or 0.0) if window.k1 is None else window.k1.value
