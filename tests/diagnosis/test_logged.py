@@ -1055,6 +1055,17 @@ def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
     assert "`training/rollout_probs_diff_mean` jumps" in found.summary
 
 
+def test_tokens_that_are_shifted_or_exchanged_are_compared_first(tmp_path: Path) -> None:
+    """Equal mean surprisals, and 2.7 nats at single tokens: no precision makes that."""
+    rows = [
+        {"rollout_correction/kl": 1e-5 * (-1) ** i, "rollout_correction/k3_kl": 3.5 + 0.01 * i}
+        for i in range(STEPS)
+    ]
+    cause = diagnosis_of(rows, tmp_path).causes[0]
+    assert (cause.slug, cause.also_possible[0]) == ("forwards-differ", "shift-by-one")
+    assert cause.actions[0].text.startswith("Compare the ids and the log-probs of one response")
+
+
 @pytest.mark.parametrize(
     ("pearson", "difference", "drifted"), [(0.51, 0.2, False), (0.97, 0.04, True)]
 )

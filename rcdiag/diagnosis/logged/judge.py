@@ -448,7 +448,8 @@ def _with_verdict(found: Suspicion) -> Suspicion:
 
 def _named_cause(window: StepWindow, found: Suspicion, against: Mapping[str, str]) -> NamedCause:
     harmless = found.verdict == "healthy" or found.slug in NOTHING_WRONG
-    actions = [] if harmless else [Action(text=text) for text in found.cause.words.mend[:2]]
+    texts = () if harmless else (found.actions or found.cause.words.mend)[:2]
+    actions = [Action(text=text) for text in texts]
     if actions:
         actions.append(see_how(found.slug))
     sure = replace(found, confidence=probability("log", predictors(window, found)))

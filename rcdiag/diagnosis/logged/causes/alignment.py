@@ -22,6 +22,12 @@ from rcdiag.diagnosis.thresholds import HALF, SURELY
 
 # Nats: float32 rounds the log-softmax of logits near 20 by 2e-6, a fiftieth of this.
 LEAST_ENTROPY = 1e-4
+# What to do about tokens that are shifted or exchanged, which means over tokens cannot tell apart.
+COMPARE = (
+    "Compare the ids and the log-probs of one response on both sides: as many of each, and its "
+    "first log-prob at its first token.",
+    "Join both sides on an id of the sample, never on the order of rows.",
+)
 
 
 def other_tokens(window: StepWindow) -> Suspicion | None:
@@ -67,11 +73,11 @@ def other_tokens(window: StepWindow) -> Suspicion | None:
     if pearson is not None:
         reads = "probabilities of a token are related in part" if partly else "unrelated"
         evidence.append(window.fact("pearson", reads))
-    slug, untold = "rows-swapped" if swapped else "shift-by-one", ""
+    slug, untold, actions = "rows-swapped" if swapped else "shift-by-one", "", None
     if partly and not swapped:
         slug = "shift-some-rows"
     elif of_rows is None:  # Shifted and exchanged tokens are alike in means over tokens.
-        slug, untold = "forwards-differ", ", shifted or exchanged between rows"
+        slug, untold, actions = "forwards-differ", ", shifted or exchanged between rows", COMPARE
     return Suspicion(
         slug=slug,
         confidence=LIKELY,
@@ -86,6 +92,7 @@ def other_tokens(window: StepWindow) -> Suspicion | None:
             "shift-after-tool",
             "mask-includes-tool",
         ],
+        actions=actions,
     )
 
 
@@ -119,6 +126,7 @@ def unrelated(window: StepWindow) -> Suspicion | None:
         "look like this.",
         [evidence, size_evidence(window, "no larger than rounding")],
         ["shift-by-one", "rows-swapped", "context-differs"],
+        COMPARE,
     )
 
 

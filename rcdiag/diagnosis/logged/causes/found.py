@@ -36,7 +36,10 @@ NO_STEPS: Counts = np.zeros(0, np.int64)
 
 
 def undecided(
-    message: str, evidence: Sequence[dict[str, Any]], also_possible: Sequence[str] = OF_FEW_TOKENS
+    message: str,
+    evidence: Sequence[dict[str, Any]],
+    also_possible: Sequence[str] = OF_FEW_TOKENS,
+    actions: Sequence[str] | None = None,
 ) -> Suspicion:
     """Return the umbrella for two sides that differ where numbers leave the verdict open."""
     return Suspicion(
@@ -46,6 +49,7 @@ def undecided(
         message=message,
         evidence=evidence,
         also_possible=also_possible,
+        actions=actions,
     )
 
 
