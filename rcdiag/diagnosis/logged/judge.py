@@ -450,7 +450,7 @@ def _named_cause(window: StepWindow, found: Suspicion, against: Mapping[str, str
     harmless = found.verdict == "healthy" or found.slug in NOTHING_WRONG
     actions = [] if harmless else [Action(text=text) for text in found.cause.words.mend[:2]]
     if actions:
-        actions.append(see_how(found.slug))
+        actions += see_how(found.cause.words)
     sure = replace(found, confidence=probability("log", predictors(window, found)))
     named = named_cause(sure, actions, found.evidence)
     possible = [slug for slug in named.also_possible if slug not in against]
