@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import EXCLUSIVE_STAGES, Suspicion, cause_of
+from rcdiag.diagnosis.causes.cause_words import CauseWords
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.guides import beyond_guides, suite_of
@@ -82,9 +83,11 @@ def verdict_of(causes: Sequence[NamedCause]) -> str:
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
 
-def see_how(slug: str) -> Action:
-    """Name the command that shows how a cause is repaired in each trainer."""
-    return Action(text="See how in your trainer", command=f"rcdiag explain {slug}")
+def see_how(words: CauseWords) -> list[Action]:
+    """Name the command that shows how engines and trainers repair a cause; none if it has none."""
+    if not words.mend_in:
+        return []
+    return [Action(text="See how in your trainer", command=f"rcdiag explain {words.slug}")]
 
 
 def with_verdict(features: Features, found: Suspicion) -> Suspicion:
@@ -258,7 +261,7 @@ def _repairs(features: Features, found: Suspicion) -> list[Action]:
     kept = features.kept_sets
     if slug in KEPT_SET_CAUSES and kept is not None and kept.replay is None:
         actions.append(_action(features, REPLAY))
-    return [*actions, see_how(slug)]
+    return [*actions, *see_how(words)]
 
 
 def _action(features: Features, text: str) -> Action:

@@ -280,7 +280,16 @@ def _about(result: Result) -> str:
     of_all = f" of {rows:,}" if rows > read else ""
     noun = "response" if max(rows, read) == 1 else "responses"
     tokens = "" if one_step else f", {plural(result.num_tokens, 'token')}"
-    return f"{table}, {read:,}{of_all} {noun}{of_these}{tokens}{without}"
+    return f"{table}, {read:,}{of_all} {noun}{of_these}{tokens}{without}{_judged_pair(result)}"
+
+
+def _judged_pair(result: Result) -> str:
+    """Name the policies that the diagnosis judges where the command compares others."""
+    pair = {} if result.diagnosis is None else result.diagnosis.pair or {}
+    compared = {getattr(result, "behavior", None), getattr(result, "target", None)} - {None}
+    if "trainer" not in pair or not compared or compared == set(pair.values()):
+        return ""
+    return f"; diagnosed: {pair['sampler']} and {pair['trainer']}, whatever is compared"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """Upgrades result documents of earlier formats to the current names.
 
-To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary. Format 3 renamed values (verdicts, the answers of a
-sweep) and changed the meaning of `expected`.
+To add a field, give it a default and `Doc(added=True)`. To rename one, raise `FORMAT_VERSION` and
+add a table here. A place is a path into the document, with `*` for every item of a list or
+dictionary. Format 3 renamed values (verdicts, the answers of a sweep) and changed the meaning of
+`expected`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.diagnosis.checks.check import advice_of_cause
+from rcdiag.diagnosis.conclusion import see_how
 from rcdiag.results import Action, Diagnosis, NamedCause
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
@@ -80,3 +82,10 @@ def test_findings_advise_the_fix_of_the_named_cause(name, cause):
     for finding in found:
         assert cause in finding.fix
         assert "precision" not in finding.fix
+
+
+def test_explain_is_named_for_the_options_of_trainers_only_where_it_lists_some():
+    words = cause_words()
+    assert see_how(words["floor-clip"]) == []
+    for one in words.values():
+        assert bool(see_how(one)) == bool(one.entry().generations), one.slug

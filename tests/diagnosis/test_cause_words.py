@@ -19,10 +19,6 @@ from rcdiag.diagnosis.causes.cause_words import (
     cause_words,
 )
 
-KEYS = {
-    *("title", "says", "shows", "told_apart", "side", "verdict"),
-    *("mend", "umbrella", "look_alikes", "links"),
-}
 TABLES = {
     (path.stem, slug): table
     for path in sorted(WORDS.glob("*.toml"))
@@ -40,9 +36,8 @@ def test_every_file_is_a_family_and_slugs_are_unique():
     ]
 
 
-def test_a_table_has_all_keys_and_no_other():
+def test_texts_and_choices_of_a_table():
     for (_, slug), table in TABLES.items():
-        assert table.keys() - {"mend_in"} == KEYS, slug
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
         for key in ("title", "says", "shows", "told_apart"):
             assert table[key].strip() == table[key] != "", slug
@@ -63,10 +58,11 @@ def test_texts_are_within_their_lengths():
 
 def test_names_in_texts_exist():
     for (_, slug), table in TABLES.items():
-        assert set(table["umbrella"]) <= UMBRELLAS, slug
+        assert set(table.get("umbrella", ())) <= UMBRELLAS, slug
         for key in ("umbrella", "look_alikes"):
-            assert set(table[key]) <= SLUGS - {slug}, slug
-            assert len(set(table[key])) == len(table[key]), slug
+            others = table.get(key, ())
+            assert set(others) <= SLUGS - {slug}, slug
+            assert len(set(others)) == len(others), slug
         mend_in = table.get("mend_in", {})
         assert mend_in.keys() <= PLACES.keys(), slug
         assert all(mend_in.values()), slug
@@ -74,14 +70,15 @@ def test_names_in_texts_exist():
 
 def test_links_are_complete_and_unique():
     for (_, slug), table in TABLES.items():
-        for link in table["links"]:
+        for link in table.get("links", ()):
             assert link.keys() == {"text", "url"}, slug
             assert link["text"], slug
             parts = urlsplit(link["url"])
             assert parts.scheme == "https", slug
             assert parts.netloc, slug
             assert parts.path.strip("/"), slug
-        assert len({link["url"] for link in table["links"]}) == len(table["links"]), slug
+        links = table.get("links", ())
+        assert len({link["url"] for link in links}) == len(links), slug
 
 
 def test_backticks_come_in_pairs():
@@ -97,7 +94,7 @@ def test_no_two_causes_have_one_title():
 
 
 def test_most_causes_link_to_a_thread():
-    assert sum(bool(table["links"]) for table in TABLES.values()) >= 35
+    assert sum("links" in table for table in TABLES.values()) >= 35
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import rcdiag
 from rcdiag.diagnosis.case import Case, joined_cases
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
 from tests.diagnosis.tables import Array, Law, State, made, min_p, noisy, plain, top_k, top_p
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
 
 
 def with_kept_ids(law: Law, trained: Law, recorded: Law | None = None, **facts: object) -> Case:
@@ -93,7 +98,17 @@ def test_kept_ids_reveal_a_record_over_the_whole_vocabulary():
     cause = diagnose(case).causes[0]
     assert (cause.slug, cause.verdict) == ("top-p-silent", "broken")
     assert "so it was certain" in cause.message
+    assert cause.message.endswith("both columns are of the whole distribution.")
     assert diagnose(replace(case, kept_size=None)).causes[0].slug != "top-p-silent"
+
+
+def test_a_trainer_over_kept_ids_is_not_called_one_of_the_whole_vocabulary():
+    """The sample table, with its two columns exchanged."""
+    others = {"rollout_log_probs": "old_log_probs", "old_log_probs": "rollout_log_probs"}
+    result = rcdiag.score(SAMPLES / "top_p.parquet", columns=others)
+    cause = result.diagnosis.causes[0]
+    assert cause.slug == "top-p-silent"
+    assert cause.message.endswith("and the trainer's column over the kept sets.")
 
 
 def test_kept_ids_at_some_tokens_are_used_at_these_tokens():

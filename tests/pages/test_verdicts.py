@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+import rcdiag
 from rcdiag.diagnosis.checks import CHECKS, CheckInput
 from rcdiag.pages.headline import counted, headline, with_findings
 from rcdiag.pages.replay.words import answer
@@ -86,6 +87,17 @@ def test_the_headline_has_the_verdict_of_the_table(replayed):
     assert shown.summary == replayed.diagnosis.summary
     older = headline(replace(replayed, diagnosis=None), "")
     assert (older.verdict, older.level) == ("not judged", "unknown")
+
+
+def test_the_headline_names_the_judged_policies_where_others_are_compared(replayed):
+    pair = {"sampler": "rollout", "trainer": "old"}
+    told = replace(replayed, diagnosis=replace(replayed.diagnosis, pair=pair))
+    assert "diagnosed:" not in headline(told, "").about
+    table = {"rollout_log_probs": [[-0.1, -2.0]], "old_log_probs": [[-0.2, -2.1]]}
+    table |= {"response_ids": [[5, 6]], "x_log_probs": [[-0.3, -1.9]]}
+    assert "diagnosed:" not in headline(rcdiag.score(table), "").about
+    shown = headline(rcdiag.score(table, target="x"), "")
+    assert shown.about.endswith("; diagnosed: rollout and old, whatever is compared")
 
 
 def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):

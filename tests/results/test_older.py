@@ -29,21 +29,11 @@ def older(kind: str) -> str:
     return stored(kind, version=1)
 
 
-# These fields have defaults in documents of format 1.
-ADDED_SINCE = {
-    *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
-    *("matched_by", "gradient_bias", "gradient_bias_high"),
-    "gradient_noise",
-    *("trainer_default", "guide"),
-}
-
-
 def leaves(part: Any) -> Iterator[Any]:
-    """Return the values of a document without names, except those added since."""
+    """Return the values of a document without names."""
     if isinstance(part, dict):
-        for name, item in part.items():
-            if name not in ADDED_SINCE:
-                yield from leaves(item)
+        for item in part.values():
+            yield from leaves(item)
     elif isinstance(part, list):
         for item in part:
             yield from leaves(item)
@@ -62,7 +52,7 @@ def test_a_document_of_format_1_is_read_with_every_value(kind):
     if kind == "sweep":
         assert document["recommendation"]["answer"] == "do-not-correct"
         document["recommendation"]["answer"] = "no-correction"
-    assert Counter(leaves(to_plain(result))) == Counter(leaves(document))
+    assert Counter(leaves(document)) <= Counter(leaves(to_plain(result)))
     assert from_json(result.to_json(), "newer.json") == result
 
 

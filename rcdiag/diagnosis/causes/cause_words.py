@@ -7,8 +7,12 @@ A file has one table for each slug:
   `told_apart`: what separates the cause from its look-alikes, and what needs a checkpoint.
 - `side`: who is at fault most often; `verdict`: `broken`, `correctable`, or `guides` where the size
   of the numbers decides between healthy and correctable.
-- `mend`: up to three repairs in the imperative, the most useful first; `mend_in`: a sub-table with
-  the options that repair it in an engine or a trainer, by the names of `PLACES`.
+- `mend`: up to three repairs in the imperative, the most useful first.
+
+These may be left out:
+
+- `mend_in`: a sub-table with the options that repair it in an engine or a trainer, by the names of
+  `PLACES`.
 - `umbrella`: umbrella causes that are named where no narrower one can be known; `look_alikes`:
   causes that leave nearly the same trace.
 - `links`: pages and threads that describe the cause, each with `text` and `url`.
@@ -82,7 +86,7 @@ class Link(Struct, frozen=True, kw_only=True):
     url: str
 
 
-class CauseWords(Struct, frozen=True, kw_only=True):
+class CauseWords(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The words on one cause: what happens, how it shows, its look-alikes, its repair."""
 
     slug: str

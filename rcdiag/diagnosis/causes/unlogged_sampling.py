@@ -141,13 +141,15 @@ def _unlogged_by_kept_set(features: Features) -> Suspicion | None:
 
 def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> Suspicion:
     """Report tokens that were alone in their kept set although their recorded log-prob is not 0."""
+    whose = "the record is of the whole distribution and the trainer's column over the kept sets"
+    if not kept.trainer_is_over_them:
+        whose = "both columns are of the whole distribution"
     return Suspicion(
         slug="top-p-silent",
         confidence=EXACT,
         message=f"The sampler's kept sets have {kept.mean_size:.3g} tokens on average. At "
         f"{kept.of_one:,} of {kept.tokens:,} tokens only one was left, so it was certain; these "
-        f"are recorded with a mean of {kept.sampler_of_one:.3f} nats, so both columns are of the "
-        "whole distribution.",
+        f"are recorded with a mean of {kept.sampler_of_one:.3f} nats: {whose}.",
         evidence=[kept.fact("a record over the kept ids would be 0 where one token was left")],
     )
 

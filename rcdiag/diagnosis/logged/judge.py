@@ -451,7 +451,7 @@ def _named_cause(window: StepWindow, found: Suspicion, against: Mapping[str, str
     texts = () if harmless else (found.actions or found.cause.words.mend)[:2]
     actions = [Action(text=text) for text in texts]
     if actions:
-        actions.append(see_how(found.slug))
+        actions += see_how(found.cause.words)
     sure = replace(found, confidence=probability("log", predictors(window, found)))
     named = named_cause(sure, actions, found.evidence)
     possible = [slug for slug in named.also_possible if slug not in against]
