@@ -381,7 +381,7 @@ def test_a_mean_log_ratio_alone_is_judged(
     assert (found.verdict, found.causes[0].slug) == (verdict, slug)
     assert found.causes[0].from_step == (BEGINS + 1 if then else None)
     assert "train/vllm_kl" in str(found.causes[0].evidence)
-    assert len(found.causes[0].actions) == (0 if then == 0.0 else 3)
+    assert len(found.causes[0].actions) == {0.0: 0, 0.007: 2, -0.07: 3}[then]
 
 
 def test_the_mean_log_ratio_of_torchtitan(tmp_path: Path) -> None:
