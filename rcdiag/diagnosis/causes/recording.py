@@ -17,7 +17,6 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     HARDLY_EVER,
     NEARLY_ALL,
-    PART,
     RARE,
     RELATED,
     ROUNDING,
@@ -110,8 +109,6 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
     stated = _states_entropy(features, policy)
     if not stated and not _like_entropy(values, column.other):
         return None
-    if not stated and _differs_within_context(features, policy):
-        return None
     others = column.other[np.isfinite(column.other)]
     spread = float(np.std(others)) if len(others) else 0.0
     return Suspicion(
@@ -129,19 +126,6 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
         also_possible=["top-one-recorded"],
         repaired=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
     )
-
-
-def _differs_within_context(features: Features, policy: str) -> bool:
-    """Tell whether a policy's values differ between tokens that were sampled in one context.
-
-    The entropy depends on the context only, so it cannot differ between them.
-    """
-    prefixes = features.shared_prefixes
-    if prefixes is None:
-        return False
-    if policy != features.case.sampler:
-        return True
-    return float(np.median(np.abs(prefixes.sampler))) > PART * float(np.median(prefixes.trainer))
 
 
 def holds_entropy(features: Features, policy: str) -> bool:

@@ -163,8 +163,6 @@ def _special_ids(features: Features) -> Suspicion | None:
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # positive log-probs: the trainer's softmax sum lacks a part of the vocabulary
-    if features.first_turns_agree is not None:
-        return None  # a wrong id would show in the first turn too; later turns saw another context
     return Suspicion(
         confidence=LIKELY,
         message=f"Rows begin to differ at token {'id' if len(wrong) == 1 else 'ids'} "

@@ -102,8 +102,6 @@ def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicio
     for base, ratio in LOG_BASES.items():
         if residual > MOST_LEFT_BY_BASE or not _is_base(features, k, ratio):
             continue
-        if column.is_no_factor(ratio):
-            continue
         return Suspicion(
             confidence=EXACT,
             message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -17,15 +16,12 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_ROW,
     HALF,
     NEARLY_ALL,
-    PART,
     RARE,
     SURE,
     TINY,
 )
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
-# Ranges of surprisal, nats, in which tokens are compared.
-SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
 # Decimals are counted of values above DECIMALS_FROM, nats; more than MOST_DECIMALS are no rounding.
 DECIMALS_FROM, MOST_DECIMALS = -8.0, 5
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
@@ -222,25 +218,6 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         k = float(np.median(values / other))
         residual = values - k * other
         return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), TINY)))
-
-    def is_no_factor(self, factor: float) -> bool:
-        """Tell whether values deviate from factor * other in some range of surprisal."""
-        usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
-        off = np.log(self.values[usable] / self.other[usable] / factor)
-        # Ranges are of the geometric mean of both sides: selecting by one side alone would bias the
-        # other (regression to the mean).
-        surprisal = -self.other[usable] * np.exp(off / 2)
-        sure, *parts = (
-            off[(surprisal > low) & (surprisal <= high)]
-            for low, high in (SURE_RANGE, *pairwise(SURPRISALS))
-        )
-        # A second fault may move the median of a range by a fraction of log(factor).
-        allowed = PART * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
-        ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
-        return any(
-            len(part) >= FEWEST and abs(float(np.median(part))) > most
-            for part, most in ranges_and_bounds
-        )
 
 
 def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
