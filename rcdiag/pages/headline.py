@@ -289,7 +289,7 @@ def _judged_pair(result: Result) -> str:
     compared = {getattr(result, "behavior", None), getattr(result, "target", None)} - {None}
     if "trainer" not in pair or not compared or compared == set(pair.values()):
         return ""
-    return f"; diagnosed: {pair['sampler']} and {pair['trainer']}, whatever is compared"
+    return f"; verdict on {pair['sampler']} and {pair['trainer']}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:

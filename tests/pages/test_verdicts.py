@@ -92,12 +92,12 @@ def test_the_headline_has_the_verdict_of_the_table(replayed):
 def test_the_headline_names_the_judged_policies_where_others_are_compared(replayed):
     pair = {"sampler": "rollout", "trainer": "old"}
     told = replace(replayed, diagnosis=replace(replayed.diagnosis, pair=pair))
-    assert "diagnosed:" not in headline(told, "").about
+    assert "verdict on" not in headline(told, "").about
     table = {"rollout_log_probs": [[-0.1, -2.0]], "old_log_probs": [[-0.2, -2.1]]}
     table |= {"response_ids": [[5, 6]], "x_log_probs": [[-0.3, -1.9]]}
-    assert "diagnosed:" not in headline(rcdiag.score(table), "").about
+    assert "verdict on" not in headline(rcdiag.score(table), "").about
     shown = headline(rcdiag.score(table, target="x"), "")
-    assert shown.about.endswith("; diagnosed: rollout and old, whatever is compared")
+    assert shown.about.endswith("; verdict on rollout and old")
 
 
 def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
