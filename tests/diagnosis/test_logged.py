@@ -1084,6 +1084,7 @@ def test_unlike_probabilities_are_no_drift_of_weights(
     assert cause.slug == "forwards-differ"
     assert ("stale-weights" in cause.also_possible) == drifted
     assert ("more than a step or two" in cause.message) != drifted
+    assert cause.actions[0].text.startswith("Read a generated response") != drifted
 
 
 @pytest.mark.parametrize(("entropy", "perhaps"), [(2.1, True), (0.3, False)])

@@ -55,7 +55,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.weekly) for name in QUESTIONS],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in QUESTIONS],
 )
 def test_commands_print_the_quoted_output(name, folder):
     commands = [item for item in shown(QUESTIONS[name]) if not item.needs_engine]
@@ -67,7 +67,7 @@ def test_commands_print_the_quoted_output(name, folder):
 
 
 @pytest.mark.engine
-@pytest.mark.weekly
+@pytest.mark.slow
 # An engine's process is over before Python has closed its pipes.
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"

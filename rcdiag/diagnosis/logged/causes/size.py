@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
-from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK, Suspicion
+from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK, Suspicion, cause_of
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.causes.correction import shrinks_update
 from rcdiag.diagnosis.logged.causes.found import (
@@ -45,6 +45,10 @@ OF_ANY_SIZE = (
     "shift-by-one",
     "rows-swapped",
     "reference-as-old",
+)
+READ_ONE = (
+    "Read a generated response: garbled text means broken weights or kernels of the sampler; sound "
+    "text, other contexts or columns, or a broken forward pass of the trainer."
 )
 
 
@@ -117,6 +121,7 @@ def other_forward(window: StepWindow) -> Suspicion | None:
             "or tokens; means over tokens cannot tell which.",
             evidence=evidence,
             also_possible=OF_ANY_SIZE,
+            actions=(READ_ONE, *cause_of("forwards-differ").words.mend),
         )
     tail = (
         "importance weights are valid"
