@@ -526,7 +526,7 @@ def test_an_advised_command_names_the_table() -> None:
     bare = replace(made(noise=0.15), source="run/dump.parquet")
     (cause,) = judged(bare).causes
     commands = [action.command for action in cause.actions]
-    assert commands == [None, None, "rcdiag explain forwards-differ"]
+    assert commands == [None, None]
     facts = replace(bare.facts, prompt_length=np.full(len(bare.lengths), 20))
     (cause,) = judged(replace(bare, facts=facts)).causes
     assert cause.slug == "forwards-differ"
