@@ -55,12 +55,10 @@ lint: $(READY) ## ruff, format, types
 
 nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (12 to 27 minutes)
 	@$(ALONE) $(PY) tools/same_results.py
-	@LONGER="slow or oracle"; \
-	if ! $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
-	    LONGER=slow; \
-	    echo "left out: comparison with the trainers' own code (the package index is not reached)"; \
-	fi; \
-	$(PYTEST) -m "($$LONGER) and not weekly$(if $(CHROMIUM),, and not browser)" tests
+	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
+	    $(PYTEST) -m oracle tests; \
+	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
+	@$(PYTEST) -m "slow and not weekly$(if $(CHROMIUM),, and not browser)" tests
 	@$(ALONE) $(PY) -m tests.fuzz --seconds 60 --seed $(SEED)
 	@$(ALONE) $(PY) -m tests.kill --seconds 60 --seed $(SEED)
 
