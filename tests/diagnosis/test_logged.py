@@ -1099,6 +1099,16 @@ def test_what_bfloat16_may_make_is_not_called_beyond_rounding(
     assert "moe-routing" in cause.also_possible
 
 
+def test_a_small_size_does_not_excuse_unlike_probabilities(tmp_path: Path) -> None:
+    """A k3 of rounding beside probabilities that differ by .05 in the mean."""
+    rows = [gaussian(0.01, i) for i in range(STEPS)]
+    for row in rows:
+        row["training/rollout_probs_diff_mean"] = 0.05
+    summary = diagnosis_of(rows, tmp_path).summary
+    assert "bfloat16" not in summary
+    assert "beyond rounding" in summary
+
+
 def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
     diagnosis = diagnosis_of(rows, tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,7 @@ LEAST_LOG_PROB = -float(np.log(np.finfo(np.float32).tiny))
 # How unlike both probabilities of a token are (1 - correlation, mean difference): the most that
 # rounding makes, and what is beyond it by far.
 OF_ENGINE = {"pearson": (0.005, 0.1), "prob_diff": (0.01, 0.03)}
+OF_ENGINE_BY_FAR = {name: by_far for name, (_, by_far) in OF_ENGINE.items()}
 # The same two numbers where log-ratios have LARGEST_DRIFT nats rms.
 OF_DRIFT = {"pearson": 0.1, "prob_diff": 0.1}
 # Nats: half a step of bfloat16 at logits of 16 to 32, the most by which one rounding moves a logit.
@@ -72,25 +75,16 @@ def identical(window: StepWindow) -> Suspicion | None:
 
 def other_forward(window: StepWindow) -> Suspicion | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
-    rms = window.rms
-    if rms is not None and rms >= ENGINE:
-        names = [name for name in SIZES if window.number(name) is not None]
-        differ = f"The two sides differ by {rms:.2g} nats at a token (`{window.key_of_size}`)"
-    else:
-        names = [
-            name
-            for name in OF_ENGINE
-            if (value := window.number(name)) is not None and beyond_rounding(name, value)
-        ]
-        if not names:
-            return None
-        differ = f"The two sides differ: `{window.key(names[0])}` is {window.number(names[0]):.3g}"
+    found = _what_differs(window)
+    if found is None:
+        return None
+    names, differ = found
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     near = known and is_near_1(window)
     below = near and below_as_by_zeros(window)
     sampled = near and not below
-    perhaps = rms is not None and (window.error_of_logits or rms) <= HALF_A_STEP
+    perhaps = _within_bfloat16(window)
     reads = "more than rounding in most runs" if perhaps else "beyond the rounding of two engines"
     evidence = [window.fact(name, reads) for name in names] or [k1_evidence(window, reads)]
     if excess is not None:
@@ -105,13 +99,10 @@ def other_forward(window: StepWindow) -> Suspicion | None:
             evidence,
             ["zero-placeholder", "truncated-law", "weights-differ", "context-differs"],
         )
-    unlike = rms is None and any(
-        _unlike(name, np.array(window.number(name))) > OF_DRIFT[name] for name in names
-    )
-    if unlike or (rms or 0.0) > LARGEST_DRIFT:
+    if _beyond_drift(window):
         # Mean surprisal under the trainer minus that under the sampler: its tokens are RARE there.
         # Where it is not logged it is k3 if the recorded distribution sampled; if not, broken too.
-        away = (window.number("k3") or 0.0) if window.k1 is None else window.k1.value
+        away = (window.number("k3") or 0.0) if k1 is None else k1.value
         doubtless = away > -RARE or (known and not near)
         return Suspicion(
             slug="forwards-differ",
@@ -123,42 +114,82 @@ def other_forward(window: StepWindow) -> Suspicion | None:
             also_possible=OF_ANY_SIZE,
             actions=(READ_ONE, *cause_of("forwards-differ").words.mend),
         )
+    return _of_a_small_one(differ, evidence, sampled=sampled, perhaps=perhaps)
+
+
+def _what_differs(window: StepWindow) -> tuple[list[str], str] | None:
+    """Return the quantities that are beyond rounding and a sentence on them; None without any."""
+    rms = window.rms
+    if rms is not None and rms >= ENGINE:
+        differ = f"The two sides differ by {rms:.2g} nats at a token (`{window.key_of_size}`)"
+        return [name for name in SIZES if window.number(name) is not None], differ
+    names = [
+        name
+        for name in OF_ENGINE
+        if (value := window.number(name)) is not None and beyond_rounding(name, value)
+    ]
+    if not names:
+        return None
+    first = f"`{window.key(names[0])}` is {window.number(names[0]):.3g}"
+    return names, f"The two sides differ: {first}"
+
+
+def _within_bfloat16(window: StepWindow) -> bool:
+    """Tell whether bfloat16 on both sides can make a size beyond that of most engines."""
+    if window.rms is None or window.rms < ENGINE or _more_unlike(window, OF_ENGINE_BY_FAR):
+        return False
+    return (window.error_of_logits or window.rms) <= HALF_A_STEP
+
+
+def _beyond_drift(window: StepWindow) -> bool:
+    """Tell whether a mismatch is larger than weights a step or two behind make it."""
+    if window.rms is None:
+        return _more_unlike(window, OF_DRIFT)
+    return window.rms > LARGEST_DRIFT
+
+
+def _more_unlike(window: StepWindow, limits: Mapping[str, float]) -> bool:
+    """Tell whether the probabilities of a token are more unlike than the limits, by quantity."""
+    return any(
+        (value := window.number(name)) is not None and bool(_unlike(name, np.array(value)) > most)
+        for name, most in limits.items()
+    )
+
+
+def _of_a_small_one(
+    differ: str, evidence: Sequence[dict[str, Any]], *, sampled: bool, perhaps: bool
+) -> Suspicion:
+    """Report a mismatch that a step or two of updates may make, and `perhaps` bfloat16."""
     tail = (
         "importance weights are valid"
         if sampled
         else "the log does not show whether the recorded distribution sampled"
     )
+    message = (
+        f"{differ}, beyond rounding, and {tail}: other weights, precision or contexts; means over "
+        "tokens cannot tell which."
+    )
+    possible = [
+        "stale-weights",
+        "weights-differ",
+        "quantised-weights",
+        "moe-routing",
+        "context-differs",
+    ]
     if perhaps:
-        return Suspicion(
-            slug="forwards-differ",
-            confidence=GUESS,
-            verdict="correctable" if sampled else "inconclusive",
-            message=f"{differ}: more than the rounding of two engines in most runs, but bfloat16 "
-            f"on both sides, or experts, can make as much; {tail}. A re-score of some responses "
-            "with equal weights tells.",
-            evidence=evidence,
-            also_possible=[
-                "engine-noise",
-                "moe-routing",
-                "bf16-logits",
-                "stale-weights",
-                "weights-differ",
-            ],
+        message = (
+            f"{differ}: more than the rounding of two engines in most runs, but bfloat16 on both "
+            f"sides, or experts, can make as much; {tail}. A re-score of some responses with equal "
+            "weights tells."
         )
+        possible = ["engine-noise", "moe-routing", "bf16-logits", "stale-weights", "weights-differ"]
     return Suspicion(
         slug="forwards-differ",
-        confidence=WEAK if sampled else GUESS,
+        confidence=WEAK if sampled and not perhaps else GUESS,
         verdict="correctable" if sampled else "inconclusive",
-        message=f"{differ}, beyond rounding, and {tail}: other weights, precision or contexts; "
-        "means over tokens cannot tell which.",
+        message=message,
         evidence=evidence,
-        also_possible=[
-            "stale-weights",
-            "weights-differ",
-            "quantised-weights",
-            "moe-routing",
-            "context-differs",
-        ],
+        also_possible=possible,
     )
 
 
