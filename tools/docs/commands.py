@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import math
 import os
 import re
 import shlex
@@ -80,6 +81,7 @@ def run(command: str) -> tuple[int, list[str]]:
     `> FILE` at the end writes stdout to a file. `python` in a command is the Python that runs this.
     """
     from cli.main import main
+    from cli.terminal import progress
 
     words = shlex.split(command)
     target = None
@@ -95,6 +97,8 @@ def run(command: str) -> tuple[int, list[str]]:
     with (
         mock.patch.object(sys, "argv", words),
         mock.patch.dict(os.environ, settings),
+        # Which lines of progress are printed depends on how fast the machine is.
+        mock.patch.object(progress, "SECONDS_PER_LINE", math.inf),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(screen),
     ):
