@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rcdiag.pages.page import page
 from tests.pages.browser import Visit, visit
-from tests.pages.makers import FIRST, MAKERS, compared, scored, swept_all
+from tests.pages.makers import MAKERS, compared, scored, swept_all
 
 pytestmark = pytest.mark.browser
 
@@ -35,43 +36,56 @@ DRAWN = """() => [...document.querySelectorAll('.tab.on figure:not([hidden]) .dr
     .every(place => place.querySelector('svg'))"""
 
 
-def test_it_makes_no_requests_and_logs_no_errors(seen):
-    for tab in seen.tabs():
+@dataclass(frozen=True)
+class Look:
+    """How a tab looks: pixels that it is too wide, folded and unfolded, and faulty parts."""
+
+    too_wide: tuple[int, int]
+    figures: int
+    cut: list[str]
+    small: list[str]
+    tall: list[str]
+
+
+@pytest.fixture(scope="module")
+def looks(seen) -> dict[str, Look]:
+    """Every tab of the page, drawn and unfolded."""
+
+    def look(tab: str) -> Look:
         seen.go(tab)
+        folded = seen.overflow
+        seen.unfold()
+        seen.page.wait_for_function(DRAWN)
+        figures = seen.page.locator(".tab.on figure:visible").count()
+        found = (seen.page.evaluate(script) for script in (CUT, SMALL, TALL))
+        return Look((folded, seen.overflow), figures, *found)
+
+    return {tab: look(tab) for tab in seen.tabs()}
+
+
+def test_it_makes_no_requests_and_logs_no_errors(seen, looks):
+    assert looks
     assert seen.requests == []
     assert seen.complaints == []
 
 
-def test_nothing_scrolls_sideways(seen):
-    for tab in seen.tabs():
-        seen.go(tab)
-        assert seen.overflow <= 0, tab
-        seen.unfold()
-        assert seen.overflow <= 0, tab
+def test_nothing_scrolls_sideways(looks):
+    assert {tab: look.too_wide for tab, look in looks.items() if max(look.too_wide) > 0} == {}
 
 
-def test_every_figure_is_drawn_and_no_label_is_cut(seen):
-    figures = 0
-    for tab in seen.tabs():
-        seen.go(tab)
-        seen.page.wait_for_function(DRAWN)
-        figures += seen.page.locator(".tab.on figure:visible").count()
-        assert seen.page.evaluate(CUT) == [], tab
-    assert figures > 0
+def test_every_figure_is_drawn_and_no_label_is_cut(looks):
+    assert sum(look.figures for look in looks.values()) > 0
+    assert {tab: look.cut for tab, look in looks.items() if look.cut} == {}
 
 
-def test_nothing_is_smaller_than_eleven_pixels(seen):
-    for tab in seen.tabs():
-        seen.go(tab)
-        assert seen.page.evaluate(SMALL) == [], tab
+def test_nothing_is_smaller_than_eleven_pixels(looks):
+    assert {tab: look.small for tab, look in looks.items() if look.small} == {}
 
 
-def test_no_cell_is_taller_than_six_lines(seen):
+def test_no_cell_is_taller_than_six_lines(seen, looks):
     if "hostile" in seen.address:  # its names have hundreds of letters and no space
         return
-    for tab in seen.tabs():
-        seen.go(tab)
-        assert seen.page.evaluate(TALL) == [], tab
+    assert {tab: look.tall for tab, look in looks.items() if look.tall} == {}
 
 
 def test_the_colour_scheme_is_applied(seen, window):
@@ -81,12 +95,8 @@ def test_the_colour_scheme_is_applied(seen, window):
 
 
 def _inaccessible(seen: Visit) -> list[str]:
-    """Return axe's violations in all tabs.
-
-    Checking every cell is slow, so all rows are checked only in nightly runs.
-    """
-    if Path(seen.address).stem == FIRST:
-        seen.leave_rows_alike_out()
+    """Return axe's violations in all tabs."""
+    seen.leave_rows_alike_out()
     for tab in seen.tabs():
         seen.go(tab)
     seen.unfold()

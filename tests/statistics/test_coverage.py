@@ -152,8 +152,10 @@ def test_an_ess_that_the_sample_cannot_show_has_no_interval(distribution):
             assert squares.level == "unknown"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("prompt_effects", [True, False])
+@pytest.mark.parametrize(
+    "prompt_effects",
+    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.weekly)],
+)
 def test_coverage_on_the_toy_distribution_is_as_expected(prompt_effects):
     result = coverage_of(PROMPTS, 1000, prompt_effects)
     by_theory = FINGERPRINT[prompt_effects]
@@ -163,10 +165,8 @@ def test_coverage_on_the_toy_distribution_is_as_expected(prompt_effects):
     assert {name: share for name, share in result.items() if share < LEAST} == {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("prompts", "runs"), [(30, 1000), pytest.param(300, 400, marks=pytest.mark.weekly)]
-)
+@pytest.mark.weekly
+@pytest.mark.parametrize(("prompts", "runs"), [(30, 1000), (300, 400)])
 def test_coverage_with_fewer_and_more_prompts_is_as_expected(prompts, runs):
     result = coverage_of(prompts, runs)
     assert max(result.pop(name) for name in (TOKEN, SEQUENCE)) < 0.7
