@@ -12,9 +12,9 @@ from rcdiag.files import check_apart
 from rcdiag.progress import SILENT, Progress
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
+from rcdiag.table.destination import Destination
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.opening import Source, open_table
-from rcdiag.table.remote import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import (
     check_pair,

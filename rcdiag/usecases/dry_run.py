@@ -13,7 +13,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.formats import duration, plural
 from rcdiag.runners import Runner
-from rcdiag.table.remote import Destination
+from rcdiag.table.destination import Destination
 from rcdiag.table.table import Table
 
 if TYPE_CHECKING:

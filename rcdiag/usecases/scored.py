@@ -21,8 +21,8 @@ from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.files import check_outputs
 from rcdiag.progress import SILENT, Progress
 from rcdiag.runners import Runner
+from rcdiag.table.destination import Destination
 from rcdiag.table.parquet_files import open_written
-from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import ChosenPair
 

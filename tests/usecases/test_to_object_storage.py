@@ -11,7 +11,7 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
-from rcdiag.table.remote import Destination
+from rcdiag.table.destination import Destination
 from tests.engines.engine_here import scored_parts, toy_scoring
 
 URL = "memory://out/scored.parquet"
