@@ -486,7 +486,7 @@ def _against(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> d
     surprisals = [x for name in names if (x := window.number(name)) is not None]
     if len(surprisals) == len(names) and min(surprisals) > EQUAL:
         keys = " and ".join(f"`{window.key(name)}` {window.number(name):.2g}" for name in names)
-        positive = f"{keys}: mean surprisals above 0, as log-probs have"
+        positive = f"{keys}: mean surprisals are above 0, as those of log-probs"
         against |= dict.fromkeys(("sign-flipped", "probabilities-stored"), positive)
     if window.rms is not None and window.rms > 0:
         against["columns-identical"] = f"`{window.key_of_size}` is not 0"
@@ -513,7 +513,7 @@ def _against(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> d
     if size is not None and entropy is not None and size < HALF * entropy:
         near = (
             f"`{window.key('abs_diff')}` {size:.2g} beside `{window.key('entropy')}` "
-            f"{entropy:.2g}: log-probs of unrelated tokens differ by as much as they are"
+            f"{entropy:.2g}: log-probs of unrelated tokens differ by about their own size"
         )
         against |= dict.fromkeys(("shift-by-one", "rows-swapped"), near)
     drift = _drift(run, changes)
