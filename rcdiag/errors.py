@@ -22,6 +22,11 @@ class RcdiagError(Exception):
         return self.message
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message; of one without a message its type."""
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory ran out: Python's, a GPU's (torch.OutOfMemoryError), or torch's on a CPU.
 

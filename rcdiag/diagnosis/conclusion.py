@@ -231,7 +231,7 @@ def _evidence(
         others = [entry for entry in evidence if entry not in own]
         evidence = [*others[:1], *(own or [validity.evidence]), *others[1:]]
     if validity.answer == VALID and found.verdict == "broken":
-        # No weights repair it although the record sampled: they correct towards the wrong column.
+        # The recorded distribution sampled, but weights would correct towards a wrong target.
         reads = f"{RECORD_SAMPLED}, but `{features.case.trainer}` is a wrong target for weights"
         evidence = [
             {**entry, "reads": reads} if RECORD_SAMPLED in entry.get("reads", "") else entry

@@ -99,7 +99,7 @@ CONSTRAINTS: tuple[Rule[JudgedCandidate], ...] = (
     ),
     Rule(
         name="constraint.length",
-        says="Whether rejection picks by length.",
+        says="Whether rejection depends on the length.",
         formula="Pearson correlation over sequences of kept share and length",
         guide=Guide(warning=0.2, error=1.0, source=PROPOSAL, around=0.0),
         value=lambda it: it.row.keep_length_correlation,

@@ -19,7 +19,7 @@ class ExperimentFit(Struct, frozen=True, kw_only=True):
     z: float = 0.0  # gain over the unchanged model, standard errors
     lead: float = NO_RIVAL  # over the best experiment that names another cause, standard errors
     scale: float = 1.0  # logit noise of the residual, in units of the engine's logit noise
-    tail: float = 1.0  # rms / scale of the residual, over rms / scale of the engine's noise
+    tail: float = 1.0  # (rms / scale) of the residual / (rms / scale) of the engine's noise
     by_token: float = 0.0  # share of the residual's sum of squares that the token id explains
     tokens: int  # that the experiment compared
     rows: int

@@ -94,9 +94,10 @@ class Validity(Struct, frozen=True, dict=True):
     chance: float  # standard error of E[ratio] over tokens, where the recorded policy sampled
     unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
-    few: bool = False  # fewer than FEWEST_OF_PATTERN effective rows hold the squared log-ratios
+    # Fewer than FEWEST_OF_PATTERN rows hold most of E[log_ratio^2] (as an effective number).
+    few: bool = False
     cut: int = 0  # tokens with a |log-ratio| above LARGEST, which counts as LARGEST
-    without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
+    without_rare: bool = False  # rare tokens were left out, so E[ratio] need not be 1
     within: str = ""  # the part of a table's rows that was judged: "from step 8 on"; "" for all
 
     @cached_property
@@ -124,12 +125,12 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def within_rounding(self) -> bool:
-        """Tell whether the record is at most one engine's rounding from what sampled."""
+        """Tell whether recorded and sampling distribution differ by no more than rounding."""
         return self.ratio_mean.between(1.0 - OF_ENGINES, 1.0 + OF_ENGINES)
 
     @property
     def by_mean(self) -> bool:
-        """Tell whether the record is nearer to what sampled than the trainer's distribution.
+        """Tell whether the recorded distribution is nearer than the trainer's to what sampled.
 
         Where squared log-ratios are far above 1, excess is near 0 whatever sampled: E[ratio] must
         be as near to 1 as if they were 1.
@@ -203,14 +204,15 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def reads(self) -> str:
-        """Say what the decisive number shows, and where it is as it should be, what would show."""
+        """Say what the decisive number shows, or what it would be if another policy had sampled."""
         if self.without_rare:
             return "without rare tokens it does not tell which distribution sampled"
         if self.rows < FEWEST_ROWS:
             return f"fewer than {FEWEST_ROWS} rows do not tell which distribution sampled"
         if self.answer == INVALID and self.lacks_support:
             return (
-                "below 1: the record lacks tokens of the trainer's distribution, or did not sample"
+                "below 1: the recorded distribution lacks tokens of the trainer's, or did not "
+                "sample"
             )
         if self.answer == INVALID:
             return "not 1: the recorded distribution is not the one that sampled"

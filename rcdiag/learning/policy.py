@@ -24,7 +24,7 @@ from rcdiag.engines.hf.model import (
     load_model,
 )
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, first_line
 from rcdiag.extras import saying_what_to_install
 from rcdiag.files import name_beside, not_writable
 from rcdiag.learning.micro_batches import MicroBatch
@@ -162,8 +162,7 @@ def add_adapter(model: Any, settings: LoraSettings) -> Any:
         try:
             return get_peft_model(model, config).get_base_model()
         except ValueError as error:
-            reason = str(error).splitlines()[0]
-            raise RcdiagError(f"LoRA: {reason}", hint="name layers of this model") from error
+            raise RcdiagError(f"LoRA: {first_line(error)}", "name layers of this model") from error
 
 
 def save_adapter(model: Any, folder: Path) -> None:

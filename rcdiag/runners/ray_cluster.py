@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, first_line, setting
 from rcdiag.extras import saying_what_to_install
 from rcdiag.formats import plural
 from rcdiag.runners.runner import OUTSIDE, Devices, Made, Part, RunnerKind
@@ -125,8 +125,7 @@ class RayRunner:
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise RcdiagError(
-                f"{setting('on', f'ray:{self._address}')}: no connection: "
-                f"{str(error).strip().splitlines()[0]}",
+                f"{setting('on', f'ray:{self._address}')}: no connection: {first_line(error)}",
                 hint="is it the address that `ray start --head` or `ray status` prints?",
             ) from error
         self._stdout.__enter__()

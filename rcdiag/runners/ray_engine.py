@@ -20,7 +20,7 @@ from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import EngineProcess, Job
 from rcdiag.engines.schedule import EngineLostError, OnTokens, ScoredPart, TablePart
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, first_line
 from rcdiag.runners.ray_cluster import ray_module
 
 # How long an engine waits for a node with free GPUs or cores, in seconds.
@@ -113,8 +113,7 @@ class RayEngine:
             what, value = ray.get(reference)
         except ray.exceptions.RayActorError as error:
             where = f"engine {self._number + 1} on the cluster was lost"
-            first = str(error).strip().splitlines()[0]
-            raise EngineLostError(RcdiagError(f"{where}: {first}")) from error
+            raise EngineLostError(RcdiagError(f"{where}: {first_line(error)}")) from error
         if what in ("lost", "error"):
             message, hint, log = value
             if log:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, first_line
 
 # Element types of the token columns of a converted table.
 IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
@@ -207,9 +207,8 @@ def column_on_cpu(value: Any, where: str) -> Any:
     try:
         return on_cpu(value)
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a meta tensor
-        reason = (str(error) or repr(error)).splitlines()[0]
         raise RcdiagError(
-            f"{where}: its values cannot be read ({reason})",
+            f"{where}: its values cannot be read ({first_line(error)})",
             hint="give dense tensors that hold values (`.to_dense()`, not of device `meta`), "
             "arrays, or lists",
         ) from error

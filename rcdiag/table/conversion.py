@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, mapping_setting, setting
+from rcdiag.errors import RcdiagError, first_line, mapping_setting, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing, token_columns
 from rcdiag.table import schema as columns
@@ -384,10 +384,10 @@ def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) 
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 return RcdiagError(
                     f"{rows.where(row)}: column `{wanted.name}` does not fit {wanted.type} "
-                    f"({str(error).splitlines()[0]})",
+                    f"({first_line(error)})",
                     hint="if another column is meant, name it by --column",
                 )
-    return RcdiagError(f"{rows.file}: {str(error).splitlines()[0]}")
+    return RcdiagError(f"{rows.file}: {first_line(error)}")
 
 
 def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:

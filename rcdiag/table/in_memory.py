@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, first_line
 from rcdiag.table.arrow import column_on_cpu, lengths_of
 from rcdiag.table.padding import (
     ATTENTION,
@@ -103,7 +103,7 @@ def write_rows(rows: Any) -> SourceFiles:
             rows.sink_parquet(target, compression="lz4")
         except Exception as error:  # anything that the user's query raises
             raise RcdiagError(
-                f"{name}: polars cannot evaluate it ({_in_short(error)})",
+                f"{name}: polars cannot evaluate it ({first_line(error)})",
                 hint="call collect() on the frame, and give the result",
             ) from error
         return written
@@ -113,7 +113,7 @@ def write_rows(rows: Any) -> SourceFiles:
         write_tables(target, itertools.chain([first], tables), metadata_of(first.schema, name))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
-            f"{name}: it cannot be written as parquet ({_in_short(error)})",
+            f"{name}: it cannot be written as parquet ({first_line(error)})",
             hint="columns hold numbers or text, or a list of numbers per row",
         ) from error
     return written
@@ -263,7 +263,7 @@ def _array(values: Any, column: str, name: str) -> pa.Array:
         return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise RcdiagError(
-            f"{name}, row {_bad_row(values)}: column `{column}` ({_in_short(error)})",
+            f"{name}, row {_bad_row(values)}: column `{column}` ({first_line(error)})",
             hint="all rows of a column have one type, for example a list of numbers",
         ) from error
 
@@ -287,10 +287,6 @@ def _bad_row(values: Sequence[Any]) -> int:
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError):
             high = middle
     return high - 1
-
-
-def _in_short(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]
 
 
 def _check_padding(

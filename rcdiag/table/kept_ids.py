@@ -75,7 +75,7 @@ def _refuse_first(
     if not wrong.any():
         return
     at = int(np.argmax(wrong))
-    row = int(np.searchsorted(response_ids.offsets, at, side="right")) - 1
+    row = response_ids.row_with(at)
     token = f"token {at - response_ids.offsets[row]} (id {response_ids.values[at]})"
     count = int(wrong.sum())
     several = f" (the first of {count:,} such tokens in {len(response_ids):,} rows from here)"

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, nearest
+from rcdiag.errors import RcdiagError, first_line, nearest
 from rcdiag.table.arrow import (
     as_numpy,
     column_on_cpu,
@@ -56,7 +56,7 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
-from rcdiag.table.token_columns import check_ids, check_lengths, check_mask
+from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, refuse_first
 from rcdiag.table.trajectories import Ragged, segment_sum
 
 # Similarity (difflib ratio) from which on an unknown name is treated as a misspelt column name.
@@ -160,12 +160,8 @@ def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]
         if not ENTROPY.fullmatch(name) or column.null_count:
             continue
         flat = as_numpy(column.flatten())
-        bad = (flat < BELOW_ZERO) & counted
-        if bad.any():
-            at = int(np.argmax(bad))
-            row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-            hint = "an entropy is 0 or more; is it a log-prob?"
-            raise wrong(name, row, f"it holds {flat[at]}", hint)
+        hint = "an entropy is 0 or more; is it a log-prob?"
+        refuse_first(name, flat, (flat < BELOW_ZERO) & counted, lengths, wrong, hint)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -210,7 +206,7 @@ def _row_column(name: str, value: Any, rows: int) -> pa.Array:
             column = column.cast(pa.int64())  # a step of 12.0 is accepted, 12.5 is refused
     except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
-        raise wrong(name, row, str(error).splitlines()[0], f"it is {spec.expected}") from error
+        raise wrong(name, row, first_line(error), f"it is {spec.expected}") from error
     if pt.is_null(column.type):
         return column
     is_version_as_text = name == "policy_version" and pt.is_string(column.type)
@@ -256,9 +252,7 @@ def _own_column(
             column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
     except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
-        raise wrong(
-            name, row, str(error).splitlines()[0], "rows of one column are of one kind"
-        ) from error
+        raise wrong(name, row, first_line(error), "rows of one column are of one kind") from error
     _check_no_log_probs(name, column, lengths)
     return column
 
@@ -459,10 +453,9 @@ def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> No
         raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
     if name in (IDS, PROMPT):
         check_ids(name, flat, lengths, wrong)
-    elif (bad := (flat < INT32.min) | (flat > INT32.max)).any():
-        row = int(np.searchsorted(np.cumsum(lengths), np.argmax(bad), side="right"))
-        hint = "versions of weights for each token are 32-bit numbers"
-        raise wrong(name, row, f"it holds {flat[np.argmax(bad)]}", hint)
+        return
+    hint = "versions of weights for each token are 32-bit numbers"
+    refuse_first(name, flat, (flat < INT32.min) | (flat > INT32.max), lengths, wrong, hint)
 
 
 def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:

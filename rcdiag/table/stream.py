@@ -266,10 +266,10 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
     values = values_of(lists)
     if values.null_count:
         at = np.argmax(as_numpy(values.is_null()))
-        token = np.searchsorted(offsets, at, side="right") - 1
-        row = int(np.searchsorted(response_ids.offsets, token, side="right")) - 1
+        token = int(np.searchsorted(offsets, at, side="right")) - 1
         raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` holds a null in the list of a token",
+            f"{batch.where(response_ids.row_with(token))}: column `{name}` holds a null in the "
+            "list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
     return Ragged(as_numpy(values), offsets)

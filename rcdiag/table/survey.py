@@ -285,9 +285,8 @@ def _check_ids(where: Callable[[int], str], name: str, ids: Ragged, limit: Model
     bad = ids.values >= limit.vocab_size
     if bad.any():
         at = int(np.argmax(bad))
-        row = int(np.searchsorted(ids.offsets, at, side="right")) - 1
         raise RcdiagError(
-            f"{where(row)}: column `{name}` holds token id {ids.values[at]}, outside the "
-            f"vocabulary of {limit.model} ({limit.vocab_size} tokens)",
+            f"{where(ids.row_with(at))}: column `{name}` holds token id {ids.values[at]}, outside "
+            f"the vocabulary of {limit.model} ({limit.vocab_size} tokens)",
             hint="is it the model that sampled these rows?",
         )

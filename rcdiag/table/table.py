@@ -362,7 +362,7 @@ class Table:
 
     @property
     def unreadable_log_probs(self) -> dict[str, str]:
-        """Return what the lists hold of columns named like log-probs that hold no floats."""
+        """Return the type of values in columns that are named like log-probs but hold no floats."""
         held: dict[str, str] = {}
         for entry in self.schema:
             named = LOOKS_LIKE_LOG_PROBS.search(entry.name)

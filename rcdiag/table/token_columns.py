@@ -77,24 +77,24 @@ def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: 
     if len(ids) and not (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
         wrong = ~((ids >= 0) & (ids < MOST_TOKEN_IDS))
         hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong in the table"
-        _refuse_first(name, "token id ", ids, wrong, lengths, refuse, hint)
+        refuse_first(name, ids, wrong, lengths, refuse, hint, "token id ")
 
 
 def check_mask(name: str, mask: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
     """Raise an error at mask values [tokens] other than 0 and 1; NaN stands for a null."""
     if mask.dtype != np.bool_:
         hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
-        _refuse_first(name, "", mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
+        refuse_first(name, mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
 
 
-def _refuse_first(
+def refuse_first(
     name: str,
-    called: str,
     values: NDArray[Any],
     wrong: NDArray[np.bool_],
     lengths: NDArray[np.int64],
     refuse: Refuse,
     hint: str,
+    called: str = "",
 ) -> None:
     """Raise an error for the first `wrong` value [tokens]; `lengths` [rows] locate its row.
 

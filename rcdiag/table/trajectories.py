@@ -80,6 +80,10 @@ class Ragged:
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def row_with(self, at: int) -> int:
+        """Return the row that holds the flat value `at`."""
+        return int(np.searchsorted(self.offsets, at, side="right")) - 1
+
     def slice(self, start: int, stop: int) -> Ragged:
         """Return the lists `start` to `stop` - 1."""
         offsets = self.offsets[start : stop + 1]

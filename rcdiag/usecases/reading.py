@@ -186,7 +186,7 @@ def _weights(
 def _compact(
     effect: TokenEffects, ratio: NDArray[np.float64], rows: Sequence[slice]
 ) -> list[TokenWeights]:
-    """Write the weights of each row as one for all of its tokens, or as those unlike the ratio."""
+    """Write each row's weights: one number if all are equal, else those unequal to the ratio."""
     rejected = [_runs(~effect.kept[own]) for own in rows]
     if effect.weights is None:
         return [TokenWeights(weight=1.0, rejected=some) for some in rejected]

@@ -248,8 +248,8 @@ class RowsState(Struct, frozen=True):
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]
     rows: CorrectionRows | None  # None without a plan of corrections
-    state: PairState | None  # None where no row holds numbers alone
-    reweighting: Mapping[Step, Reweighting]  # of none where the behavior policy sampled
+    state: PairState | None  # None if every row has an invalid log-prob
+    reweighting: Mapping[Step, Reweighting]  # empty if the behavior policy sampled
 
     @property
     def empty(self) -> bool:
@@ -304,14 +304,14 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
 def _read(
     dump: Table, walk: PairWalk, runner: Runner | None, routing: Routing | None
 ) -> tuple[RowsState, Diagnosis]:
-    """Read and diagnose the table in one pass; read it once more where no row holds numbers alone.
+    """Read and diagnose the table in one pass.
 
     If every row has an invalid log-prob, the table is read again and `state` is that of all rows.
     """
     read, diagnosis = read_and_diagnose(dump, walk, runner, routing)
     if read.state is None:
-        of_numbers = {"plan": None, "asked": Questions(), "masked": False, "origin": False}
-        every = read_table(dump, replace(walk, every_row=True, **of_numbers), runner)
+        already = {"plan": None, "asked": Questions(), "masked": False, "origin": False}
+        every = read_table(dump, replace(walk, every_row=True, **already), runner)
         assert every is not None
         read = replace(read, state=every.state, reweighting=every.reweighting)
     return read, diagnosis

@@ -2099,7 +2099,7 @@ def test_a_growth_by_factors_is_no_drift_of_weights_and_no_fault_that_is_there_a
 def test_a_single_step_leaves_weights_possible_and_other_tokens_by_its_entropy(
     tmp_path: Path, entropy: float | None, alignment: bool
 ) -> None:
-    """Log-probs of unrelated tokens differ by about as much as they are."""
+    """Log-probs of unrelated tokens differ by about their own size."""
     row = {"sampling/sampling_logp_difference/mean": 0.81}
     row |= {} if entropy is None else {"entropy": entropy}
     found = diagnosis_of([row], tmp_path)

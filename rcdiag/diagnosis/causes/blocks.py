@@ -23,7 +23,7 @@ class BlockEffect(Struct, frozen=True):
     """How the size of log-ratios depends on the place within blocks of `size` positions."""
 
     size: int
-    factor: float  # of |log_ratio| at the largest place over that at the smallest
+    factor: float  # mean |log_ratio| at the largest place / at the smallest
     largest_at: int  # place within the block
     p_value: float
 

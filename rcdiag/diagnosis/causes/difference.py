@@ -194,9 +194,9 @@ def _beside_rounding(features: Features) -> str:
     expected = f", {rough(times)} times the expected rounding of {engines}"
     if rms < ENGINE_NOISE:  # the rounding of bfloat16, coarser than that declared
         return (
-            f"{expected}, and no more than that of coarser products: see whether one side "
-            "multiplies in TF32 (torch.backends.cuda.matmul.allow_tf32) or under an autocast that "
-            "the metadata do not name"
+            f"{expected}, but no more than if matrix products are of lower precision: see whether "
+            "one side multiplies in TF32 (torch.backends.cuda.matmul.allow_tf32) or under an "
+            "autocast that the metadata do not name"
         )
     if found:
         return f"{expected}; log-ratios {' and '.join(found[:2])}: {why}"

@@ -117,7 +117,7 @@ def _kept_set(features: Features) -> Suspicion | None:
 
 
 def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
-    """Report the proof by kept ids: tokens alone in their set are certain in the record only."""
+    """Report the proof by kept ids: only the sampler's column is 0 at tokens alone in their set."""
     mean = mean_ratio(features.log_ratios.ratio_mean[0])
     words, evidence = _replayed(kept)
     proof = (
@@ -130,7 +130,7 @@ def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
         message="Recorded log-probs are renormalised over the kept ids"
         f"{'' if evidence else proof}. E[ratio] is {mean}{words}.",
         evidence=[
-            kept.fact("the record is over the kept ids, the trainer's log-probs are not"),
+            kept.fact("recorded log-probs are over the kept ids, the trainer's are not"),
             mean_ratio_fact(features, "the mean mass that the kept set holds"),
             *evidence,
         ],

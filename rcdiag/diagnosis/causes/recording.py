@@ -118,7 +118,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
         "log-prob: rare tokens have ordinary values, and likely ones values that are too low.",
         evidence=[
             fact(
-                "spread of values over that of the other side",
+                "spread of values / spread of the other side's",
                 "entropies spread less",
                 **{policy: float(np.std(values)) / max(spread, EQUAL)},
             )

@@ -220,7 +220,7 @@ def _temperature_fault(features: Features) -> Suspicion | None:
         evidence=[
             *_stated_temperatures(features),
             fact(
-                "trainer's temperature over the recorded one",
+                "trainer's temperature / recorded temperature",
                 seen.found_by,
                 value=seen.value,
                 explained_share_of_squares=log_ratios.by_log_prob,

@@ -133,7 +133,7 @@ def _unlogged_by_kept_set(features: Features) -> Suspicion | None:
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
         f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
-            mean_ratio_fact(features, "no mass is missing from the record"),
+            mean_ratio_fact(features, "the recorded distribution lacks no mass"),
             fact("top_p of the rows", "the table says so", declared=value),
         ],
     )
@@ -141,7 +141,7 @@ def _unlogged_by_kept_set(features: Features) -> Suspicion | None:
 
 def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> Suspicion:
     """Report tokens that were alone in their kept set although their recorded log-prob is not 0."""
-    whose = "the record is of the whole distribution and the trainer's column over the kept sets"
+    whose = "they are of the whole distribution, and the trainer's are over the kept sets"
     if not kept.trainer_is_over_them:
         whose = "both columns are of the whole distribution"
     return Suspicion(
@@ -150,7 +150,7 @@ def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> Suspicion:
         message=f"The sampler's kept sets have {kept.mean_size:.3g} tokens on average. At "
         f"{kept.of_one:,} of {kept.tokens:,} tokens only one was left, so it was certain; these "
         f"are recorded with a mean of {kept.sampler_of_one:.3f} nats: {whose}.",
-        evidence=[kept.fact("a record over the kept ids would be 0 where one token was left")],
+        evidence=[kept.fact("over the kept ids the log-prob would be 0 where one token was left")],
     )
 
 

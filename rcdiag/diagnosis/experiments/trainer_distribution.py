@@ -101,7 +101,7 @@ class Ranked(Struct, frozen=True, dict=True):
     probability: NDArray[np.float32]  # [tokens, vocabulary] descending
     before: Array  # [tokens] mass of the tokens likelier than the sampled one
     rank: Counts  # [tokens] number of tokens likelier than the sampled one
-    share_of_top: Array  # [tokens] probability of the sampled token over the largest
+    share_of_top: Array  # [tokens] probability of the sampled token / largest probability
 
     @classmethod
     def of(cls, distribution: TrainerDistribution, temperature: float | Array) -> Ranked:

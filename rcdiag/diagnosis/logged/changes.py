@@ -80,14 +80,6 @@ def common(one: Series, other: Series) -> tuple[Counts, Array, Array]:
     return steps[known], first[known], second[known]
 
 
-def lasts(change: Change, changes: Sequence[Change], step: int) -> bool:
-    """Tell whether a step is in the stretch of a change: from it to the quantity's next change."""
-    later = [
-        one.step for one in changes if one.quantity == change.quantity and one.step > change.step
-    ]
-    return change.step <= step < min(later, default=step + 1)
-
-
 def first_clear(changes: Sequence[Change]) -> Change:
     """Return the first clear change; the clearest one may only be the end of the same change."""
     clearest = max(change.gain for change in changes)

@@ -1,221 +1,89 @@
-"""What the course of a mismatch over the steps tells of its cause: it grows, jumps, or follows."""
+"""The course of a run: which of its numbers change at which steps, and how its mismatch grows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec import Struct
 
-from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact
-from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
-from rcdiag.diagnosis.logged.causes.found import undecided
-from rcdiag.diagnosis.logged.causes.size import beyond_rounding, few_tokens
-from rcdiag.diagnosis.logged.changes import Change, common, lasts
-from rcdiag.diagnosis.logged.over_steps import at_rate_zero, trained
+from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.logged.changes import Change, changes_of, periodic_steps
 from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun, Series
-from rcdiag.diagnosis.logged.stretches import last_quarter
-from rcdiag.diagnosis.logged.window import SIZES, StepWindow, rms_of
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS, MUCH_LARGER, RELATED
-from rcdiag.formats import from_to
+from rcdiag.diagnosis.logged.window import SIZES
 
+# Quantities that measure the size of a mismatch, in order of preference.
+OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
+# Quantities whose steady growth is one of the mismatch.
+THAT_GROW = (*SIZES, "prob_diff", "k1")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
-# A growth by the square of the steps becomes this much larger over twice the steps.
-OF_TWICE_THE_STEPS = 4.0
-STALE = ("stale-weights", "weights-never-synced")
-OF_A_JUMP = ("quantised-weights", "weights-differ")
 
 
-def by_course(
-    run: LoggedRun, changes: Sequence[Change], window: StepWindow, found: Suspicion
-) -> Suspicion:
-    """Name weights that lag, or no rounding, where the course of the mismatch shows it."""
-    if found.slug == "engine-noise":
-        return _no_noise(run, changes, window, found) or found
-    if found.slug != "forwards-differ":
-        return found
-    if why := at_rate_zero(run, changes):
-        return replace(found, message=f"{found.message} {why}")
-    size = _size_of(run)
-    if found.verdict == "broken" or size is None or few_tokens(window) is not None:
-        return found
-    return _of_staleness(run, size, found) or _of_drift(run, changes, window, size, found) or found
+class Course(Struct, frozen=True, dict=True):
+    """A run, and the changes of its numbers over the steps."""
 
+    run: LoggedRun
 
-def _no_noise(
-    run: LoggedRun, changes: Sequence[Change], window: StepWindow, found: Suspicion
-) -> Suspicion | None:
-    """Name a mismatch that jumps or grows in a window, though it is as small as rounding there."""
-    jumps = (one for one in changes if _jumps(one))
-    grown = (one for one in _growths(changes) if window.first >= last_quarter(run, one, changes))
-    here = (one for one in (*jumps, *grown) if lasts(one, changes, window.first))
-    change = next(here, None)
-    return None if change is None else _changes_size(change, found)
+    @cached_property
+    def periodic(self) -> Counts:
+        """Return the periodic steps at which alone the mismatch is large; often none."""
+        sizes = (self.run.series[name] for name in OF_SIZE if name in self.run.series)
+        return next(
+            (steps for one in sizes if len(steps := periodic_steps(one))), np.zeros(0, np.int64)
+        )
 
+    @cached_property
+    def changes(self) -> list[Change]:
+        """Return the changes of all numbers, by step; periodic steps are left out."""
+        each = (changes_of(one, self.periodic) for one in self.run.series.values())
+        return sorted((change for of in each for change in of), key=lambda change: change.step)
 
-def _of_staleness(run: LoggedRun, size: Series, found: Suspicion) -> Suspicion | None:
-    """Name weights that lag where the mismatch follows the logged staleness."""
-    staleness = run.series.get("staleness")
-    if staleness is None or not (r := _rank_correlation(size, staleness)) > RELATED:
-        return None
-    return _as(
-        found,
-        "stale-weights",
-        f"`{size.key}` follows `{staleness.key}` (rank correlation {r:.2f}): the sampler's "
-        "weights lag.",
-        fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
-        ("forwards-differ", "weights-never-synced"),
-    )
+    @cached_property
+    def of_mismatch(self) -> list[Change]:
+        """Return the changes of numbers that compare the two policies."""
+        series = self.run.series
+        return [one for one in self.changes if series[one.quantity].quantity.compares]
 
+    def changes_in(self, quantity: str) -> list[Change]:
+        """Return the changes of one quantity."""
+        return [one for one in self.changes if one.quantity == quantity]
 
-def _of_drift(
-    run: LoggedRun,
-    changes: Sequence[Change],
-    window: StepWindow,
-    size: Series,
-    found: Suspicion,
-) -> Suspicion | None:
-    """Name weights that are never synced where the mismatch grows with the updates."""
-    drift = drift_of(run, changes)
-    if drift is None or not _at_pace(size, drift):
-        return None
-    grows = (
-        f"`{drift.key}` grows steadily from step {drift.step} on, from "
-        f"{from_to(drift.before, drift.after)}"
-    )
-    evidence = fact(drift.key, "grows with the steps", before=drift.before, after=drift.after)
-    by_lag = (window.rms or 0.0) <= LARGEST_DRIFT
-    of_weights = (*(STALE if by_lag else STALE[1:]), "weights-differ", "reference-as-old")
-    if _of_updates(run, changes, drift):
-        lag = "as where the sampler's weights fall behind the trainer's"
-        possible = (*of_weights, "forwards-differ")
-        return _as(found, "weights-never-synced", f"{grows}, {lag}.", evidence, possible)
-    return replace(
-        found,
-        message=f"{found.message} {grows}: weights that fall behind, or noise that grows.",
-        evidence=[evidence, *found.evidence],
-        also_possible=(
-            *dict.fromkeys((*of_weights, "quantised-weights", *(found.also_possible or ()))),
-        ),
-    )
+    def lasts(self, change: Change, step: int) -> bool:
+        """Tell whether a step is in the stretch of a change: before the quantity's next change."""
+        later = [one.step for one in self.changes_in(change.quantity) if one.step > change.step]
+        return change.step <= step < min(later, default=step + 1)
 
+    def steps_of(self, change: Change) -> Counts:
+        """Return the steps from a change to the next one of its quantity."""
+        steps = [step for step in self.run.steps.tolist() if self.lasts(change, step)]
+        return np.array(steps, np.int64)
 
-def _size_of(run: LoggedRun) -> Series | None:
-    return next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
+    def grown(self, growth: Change) -> int:
+        """Return the first step of the last quarter of a growth, where the mismatch is largest."""
+        during = self.steps_of(growth)
+        return int(during[-max(len(during) // 4, 1)])
 
+    @property
+    def size(self) -> Series | None:
+        """Return the series that measures the size of the log-ratios."""
+        names = (*SIZES, "k1")
+        return next((self.run.series[name] for name in names if name in self.run.series), None)
 
-def _growths(changes: Sequence[Change]) -> list[Change]:
-    """Return the growths of the mismatch by many times."""
-    return [
-        change
-        for change in changes
-        if change.quantity in (*SIZES, "prob_diff", "k1")
-        and change.shape == "creep"
-        and change.after > FELL_BEHIND * max(change.before, FLOOR)
-    ]
+    @property
+    def growths(self) -> list[Change]:
+        """Return the growths of the mismatch by many times."""
+        return [
+            change
+            for change in self.changes
+            if change.quantity in THAT_GROW
+            and change.shape == "creep"
+            and change.after > FELL_BEHIND * max(change.before, FLOOR)
+        ]
 
-
-def drift_of(run: LoggedRun, changes: Sequence[Change]) -> Change | None:
-    """Return the growth of a mismatch's size while the weights are updated, or None."""
-    size = _size_of(run)
-    growths = (one for one in _growths(changes) if size and one.quantity == size.quantity.name)
-    return next((one for one in growths if trained(run, one.low)), None)
-
-
-def _at_pace(size: Series, growth: Change) -> bool:
-    """Tell whether a growth beyond a lag is no faster than that of weights that drift apart.
-
-    Their k3 grows by the square of the updates at most, and other sizes by less; what multiplies
-    itself from step to step is the collapse of a policy.
-    """
-    values = size.values[(size.steps >= growth.step) & np.isfinite(size.values)]
-    count = len(values)
-    if not count or float(rms_of(size.quantity.name, values).max()) <= LARGEST_DRIFT:
-        return True
-    middle, end = values[3 * count // 8 :][: max(count // 4, 1)], values[-max(count // 4, 1) :]
-    return float(np.median(end)) <= OF_TWICE_THE_STEPS * float(np.median(middle))
-
-
-def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
-    """Tell whether weights that are never synced are the likeliest cause of a growth.
-
-    They begin as equal weights, with no more than rounding between the two sides, and drift apart
-    by more than noise grows with the entropy: by 1 - exp(-entropy) at most. They are not the cause
-    if the log has a staleness that does not grow. A sampler that keeps its weights also keeps the
-    mean length and the mean reward of its responses.
-    """
-
-    def of(name: str) -> list[Change]:
-        return [one for one in changes if one.quantity == name]
-
-    noise, entropy = growth.before, of("entropy")
-    if entropy and min(entropy[0].before, entropy[-1].after) > 0.0:
-        noise *= math.expm1(-entropy[-1].after) / math.expm1(-entropy[0].before)
-    stale = "staleness" not in run.series or any(one.after > one.before for one in of("staleness"))
-    more_than_noise = growth.after > FELL_BEHIND * noise
-    equal_before = not beyond_rounding(growth.quantity, growth.before)
-    kept = not of("response_length") and not of("reward")
-    return equal_before and more_than_noise and stale and kept
-
-
-def _jumps(change: Change) -> bool:
-    """Tell whether the size of log-ratios, or of probabilities, becomes much larger at once.
-
-    It does by more than the spread of rounding over batches.
-    """
-    squared = change.quantity in ("k3", "k2")
-    least = MUCH_LARGER**2 if squared else MUCH_LARGER
-    of_size = change.quantity in ("k3", "k2", "abs_diff", "prob_diff")
-    return of_size and change.shape == "jump" and change.after > least * change.before > 0.0
-
-
-def _changes_size(change: Change, found: Suspicion) -> Suspicion:
-    """Name a mismatch that grows or jumps where other numbers are as small as rounding."""
-    grows = change.shape == "creep"
-    moved = f"{'grows steadily' if grows else 'jumps'} from {from_to(change.before, change.after)}"
-    reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
-    size = (
-        "That is more than the rounding of two engines, though other numbers are as small as it"
-        if beyond_rounding(change.quantity, change.after)
-        else "It is still as small as rounding, but rounding stays as it is unless surprisals "
-        "change as much"
-    )
-    return undecided(
-        f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
-        f"{' on' if grows else ''}. {size}: {reads}.",
-        [
-            fact(
-                change.key,
-                "grows with the steps" if grows else "jumps",
-                before=change.before,
-                after=change.after,
-            ),
-            *map(dict, found.evidence),
-        ],
-        (*(STALE if grows else OF_A_JUMP), "engine-noise"),
-    )
-
-
-def _as(
-    found: Suspicion, slug: str, message: str, evidence: dict[str, Any], possible: Sequence[str]
-) -> Suspicion:
-    return Suspicion(
-        slug=slug,
-        confidence=LIKELY,
-        message=message,
-        evidence=[evidence, *found.evidence],
-        verdict="correctable",
-        also_possible=possible,
-    )
-
-
-def _rank_correlation(one: Series, other: Series) -> float:
-    _, x, y = common(one, other)
-    if len(x) < FEWEST_ROWS or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return 0.0
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x, y).statistic)
+    @property
+    def drift(self) -> Change | None:
+        """Return the growth of the log-ratios' size while the weights are updated, or None."""
+        size = self.size
+        growths = (one for one in self.growths if size and one.quantity == size.quantity.name)
+        return next((one for one in growths if self.run.is_trained(one.low)), None)

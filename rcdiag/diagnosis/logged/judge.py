@@ -1,4 +1,4 @@
-"""One verdict from a training log: each stretch of its steps is judged, and the run as a whole."""
+"""One verdict from a training log: divides its steps into stretches and judges each of them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.conclusion import gravity, named_cause, see_how, verdict_of
 from rcdiag.diagnosis.confidence import probability
+from rcdiag.diagnosis.logged.by_course import by_course
 from rcdiag.diagnosis.logged.causes import CAUSES_OF_RUNS, found_in
 from rcdiag.diagnosis.logged.causes.found import ENGINE
 from rcdiag.diagnosis.logged.causes.not_finite import steps_not_finite
 from rcdiag.diagnosis.logged.causes.size import beyond_by_far, steps_by_far
-from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
-from rcdiag.diagnosis.logged.course import by_course
+from rcdiag.diagnosis.logged.changes import Change
+from rcdiag.diagnosis.logged.course import Course
 from rcdiag.diagnosis.logged.over_steps import (
-    OF_SIZE,
     OF_UPDATE,
-    in_bypass,
-    of_period,
     of_training,
     over_steps,
     what_the_update_compares,
 )
 from rcdiag.diagnosis.logged.ruled_out import ruled_out
 from rcdiag.diagnosis.logged.run import LoggedRun
-from rcdiag.diagnosis.logged.stretches import steps_since, stretches_of
+from rcdiag.diagnosis.logged.stretches import began, stretches
 from rcdiag.diagnosis.logged.window import StepWindow
 from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.formats import after_colon, listed
@@ -47,7 +45,6 @@ from rcdiag.results.diagnosis import (
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
 
-
 Shown = tuple[StepWindow, Suspicion]  # the steps that show a cause, and the cause
 
 
@@ -63,73 +60,76 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     """Judge a run by its log; `family` names the trainer."""
-    periodic = of_period(run)
-    changes = sorted(
-        (change for one in run.series.values() for change in changes_of(one, periodic)),
-        key=lambda change: change.step,
-    )
+    course = Course(run)
     if not run.of_mismatch:
-        return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
-    stretches = stretches_of(run, changes, periodic, steps_not_finite(run))
-    shown = _shown(run, changes, stretches)
-    faults = [one for one in shown if one[1].slug not in NOTHING_WRONG]
-    found = _each_once(run.steps[0], changes, faults or shown[-1:])
-    named = [
-        (_named_cause(window, one, ruled_out(run, changes, window)), window)
-        for window, one in found
+        return Judged(diagnosis=_nothing_compared(course, family), changes=course.changes)
+    parts = stretches(course, steps_not_finite(run))
+    named = _named(course, parts)
+    faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
+    faults = faults or _elsewhere(course, parts)
+    found = _each_once(course, faults or named[-1:])
+    causes = [
+        (_named_cause(window, one, ruled_out(course, window)), window) for window, one in found
     ]
-    named.sort(key=lambda one: gravity(one[0]))
-    causes = [cause for cause, _ in named]
-    of_first = named[0][1] if named else stretches[-1]
-    slugs = {cause.slug for cause in causes}
-    against = ruled_out(run, changes, of_first)
-    against = {slug: why for slug, why in against.items() if slug not in slugs}
-    verdict = verdict_of(causes)
-    began_at = causes[0].from_step if causes else None
-    first = int(run.steps[0]) if began_at is None else began_at
+    causes.sort(key=lambda one: gravity(one[0]))
+    shown = causes[0][1] if causes else parts[-1]
     return Judged(
-        diagnosis=Diagnosis(
-            verdict=verdict,
-            summary=causes[0].message if causes else _nothing_found(of_first),
-            pair=None,
-            causes=causes,
-            ruled_out=list(against),
-            ruled_out_by=against,
-            next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
-            over_steps=OverSteps(
-                says=over_steps(run, changes, periodic, first if faults else None),
-                large_from=began_at,
-                large_to=None,
-                moved=[_moved(change) for change in changes],
-            ),
-        ),
-        changes=changes,
+        diagnosis=_diagnosis(course, family, [cause for cause, _ in causes], shown, bool(faults)),
+        changes=course.changes,
         found=found,
-        shown=of_first,
+        shown=shown,
     )
 
 
-def _shown(
-    run: LoggedRun, changes: Sequence[Change], stretches: Sequence[StepWindow]
-) -> list[Shown]:
-    """Return what the run and its stretches show; if no fault, what changes or few steps show."""
-    of_run = (seen for look in CAUSES_OF_RUNS if (seen := look(run)) is not None)
-    in_stretches = ((window, _of_steps(window, found_in(window))) for window in stretches)
-    shown = [
-        (window, by_course(run, changes, window, one))
-        for window, one in (*of_run, *in_stretches)
+def _named(course: Course, parts: Sequence[StepWindow]) -> list[Shown]:
+    """Return what the run as a whole and each of its stretches show."""
+    of_run = (seen for look in CAUSES_OF_RUNS if (seen := look(course.run)) is not None)
+    of_parts = ((window, _of_steps(window, found_in(window))) for window in parts)
+    return [
+        (window, by_course(course, window, one))
+        for window, one in (*of_run, *of_parts)
         if one is not None
     ]
-    if any(one.slug not in NOTHING_WRONG for _, one in shown):
-        return shown
-    # A number that changes elsewhere than the stretches may be by far beyond rounding there.
-    since = (steps_since(run, change, changes) for change in changes)
-    far = ((of, _of_steps(of, beyond_by_far(of))) for of in since)
-    in_few = (_in_few_steps(window) for window in stretches)
-    return (
-        [(of, one) for of, one in far if one is not None]
-        or [lone for lone in in_few if lone is not None]
-        or shown
+
+
+def _elsewhere(course: Course, parts: Sequence[StepWindow]) -> list[Shown]:
+    """Return faults of other steps than the stretches, where these show none.
+
+    A number may change elsewhere and be by far beyond rounding there, or be so in a few steps.
+    """
+    since = (StepWindow(course.run, course.steps_of(change)) for change in course.changes)
+    far = ((window, _of_steps(window, beyond_by_far(window))) for window in since)
+    faults = [(window, one) for window, one in far if one is not None]
+    return faults or [few for window in parts if (few := _in_few_steps(window)) is not None]
+
+
+def _diagnosis(
+    course: Course,
+    family: str | None,
+    causes: Sequence[NamedCause],
+    shown: StepWindow,
+    has_fault: bool,
+) -> Diagnosis:
+    """Return the diagnosis of a run; `shown` are the steps of its first cause."""
+    slugs = {cause.slug for cause in causes}
+    against = {slug: why for slug, why in ruled_out(course, shown).items() if slug not in slugs}
+    verdict = verdict_of(causes)
+    began_at = causes[0].from_step if causes else None
+    first = int(course.run.steps[0]) if began_at is None else began_at
+    return Diagnosis(
+        verdict=verdict,
+        summary=causes[0].message if causes else _nothing_found(shown),
+        pair=None,
+        causes=list(causes),
+        ruled_out=list(against),
+        ruled_out_by=against,
+        next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
+        over_steps=OverSteps(
+            says=over_steps(course, first if has_fault else None),
+            large_from=began_at,
+            large_to=None,
+            moved=[_moved(change) for change in course.changes],
+        ),
     )
 
 
@@ -166,32 +166,21 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _each_once(start: int, changes: Sequence[Change], faults: Sequence[Shown]) -> list[Shown]:
+def _each_once(course: Course, faults: Sequence[Shown]) -> list[Shown]:
     """Return each cause once: as the last stretch with it shows it, and the step at which it began.
 
     So its numbers are those of the present, if it is still there. The step is None if the cause is
     there from the first step on, or is none.
     """
     found = []
+    start = int(course.run.steps[0])
     for slug in dict.fromkeys(one.slug for _, one in faults):
         alike = [(window, _with_verdict(one)) for window, one in faults if one.slug == slug]
         window, one = max(alike, key=lambda of: int(of[0].steps[-1]))
-        began = min(_began(changes, of) for of, _ in alike)
-        since = None if began <= start or slug in NOTHING_WRONG else began
+        first = min(began(course, of) for of, _ in alike)
+        since = None if first <= start or slug in NOTHING_WRONG else first
         found.append((window, replace(one, from_step=since)))
     return found
-
-
-def _began(changes: Sequence[Change], window: StepWindow) -> int:
-    """Return the step at which the state of a stretch began: its first step, or an earlier bend."""
-    bends = [
-        change.step
-        for change in changes
-        if change.shape == "creep"
-        and change.quantity in OF_SIZE
-        and lasts(change, changes, window.first)
-    ]
-    return min(bends, default=window.first)
 
 
 def _with_verdict(found: Suspicion) -> Suspicion:
@@ -236,22 +225,23 @@ def _nothing_found(window: StepWindow) -> str:
     )
 
 
-def _nothing_compared(run: LoggedRun, family: str | None, changes: Sequence[Change]) -> Diagnosis:
+def _nothing_compared(course: Course, family: str | None) -> Diagnosis:
+    run = course.run
     others = [one.key for name, one in run.series.items() if name not in OF_UPDATE]
     has = f" (it has {', '.join(f'`{key}`' for key in others[:SHOWN])})" if others else ""
-    none = "of the mismatch alone" if in_bypass(run) else "that compares sampler and trainer"
+    none = "of the mismatch alone" if run.in_bypass else "that compares sampler and trainer"
     compares = what_the_update_compares(run)
     return Diagnosis(
         verdict="inconclusive",
         summary=f"The log holds no number {none}{has}. {compares}".strip(),
         pair=None,
         causes=[],
-        next=_next(family, "inconclusive", changed=bool(changes)),
+        next=_next(family, "inconclusive", changed=bool(course.changes)),
         over_steps=OverSteps(
-            says=of_training(run, changes),
+            says=of_training(course),
             large_from=None,
             large_to=None,
-            moved=[_moved(change) for change in changes],
+            moved=[_moved(change) for change in course.changes],
         ),
     )
 

@@ -9,13 +9,12 @@ import numpy as np
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, levels_apart, parting_of, periodic_steps
+from rcdiag.diagnosis.logged.course import OF_SIZE, Course
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES
 from rcdiag.diagnosis.thresholds import HALF, SHOWN
 from rcdiag.formats import distinct, from_to, plural
 
-# Quantities that measure the size of a mismatch, in order of preference.
-OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
 IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
@@ -27,32 +26,23 @@ OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 OF_UPDATE = ("ppo_kl", "clip_fraction", "update_ratio", "update_ratio_max", "update_ratio_min")
 
 
-def of_period(run: LoggedRun) -> Counts:
-    """Return the periodic steps at which alone the mismatch is large; often none."""
-    found = (periodic_steps(run.series[name]) for name in OF_SIZE if name in run.series)
-    return next((steps for steps in found if len(steps)), np.zeros(0, np.int64))
-
-
-def over_steps(
-    run: LoggedRun, changes: Sequence[Change], periodic: Counts, since: int | None
-) -> str:
+def over_steps(course: Course, since: int | None) -> str:
     """Say what changed when the fault began, whether it went back, and what changed beside it.
 
-    `periodic` are steps at which alone the mismatch is large. `since` is the step at which the
-    fault began; None without a fault: then the first change is described.
+    `since` is the step at which the fault began; None without a fault: then the first change is
+    described.
     """
-    said = [_periodic(run, periodic)]
-    moved = [change for change in changes if run.series[change.quantity].quantity.compares]
+    run, moved = course.run, course.of_mismatch
+    said = [_periodic(run, course.periodic)]
     if moved:
         first = _of_the_fault(moved, moved[0].step if since is None else since)
         alone = _single_steps(run, first)
         said.append(alone or _first(run, moved, first))
         if since is not None and not alone:
             said.append(_back(run, moved, first))
-    if moved:
-        said += [_together(moved, first, values=not alone), _beside(run, changes, first)]
-    if since is not None and not in_bypass(run):
-        said.append(what_the_update_compares(run, changes))
+        said += [_together(moved, first, values=not alone), _beside(course, first)]
+    if since is not None and not run.in_bypass:
+        said.append(what_the_update_compares(run, course.changes))
     said.append(_failed_updates(run))
     if len(run.steps) < FEWEST:
         said.insert(0, _few(run))
@@ -165,12 +155,12 @@ def _resumed_at(run: LoggedRun, change: Change) -> int | None:
     return next((step for step in run.log.resumed if change.low <= step <= change.high), None)
 
 
-def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
+def _beside(course: Course, first: Change) -> str:
     """Name numbers of one policy or of the training that change before, with or after `first`.
 
     Of those that change before, only the ones that a failing update or policy moves are named.
     """
-    alone = [one for one in changes if not run.series[one.quantity].quantity.compares]
+    alone = [one for one in course.changes if one not in course.of_mismatch]
     groups = {
         "Before the mismatch": [
             one
@@ -206,13 +196,14 @@ def _listed(changes: Sequence[Change]) -> str:
     return ", ".join(moves)
 
 
-def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
+def of_training(course: Course) -> str:
     """Say what changes in a log without a number of the mismatch, the clearest first."""
-    clearest = sorted(changes, key=lambda one: -one.gain)[:SHOWN]
+    run = course.run
+    clearest = sorted(course.changes, key=lambda one: -one.gain)[:SHOWN]
     failed = _failed_updates(run)
     if not clearest:
         return failed or f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
-    moves = f"{'' if in_bypass(run) else 'Of the training alone '}{_listed(clearest)}."
+    moves = f"{'' if run.in_bypass else 'Of the training alone '}{_listed(clearest)}."
     return f"{moves} {failed}".strip()
 
 
@@ -250,30 +241,16 @@ def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     return f"`{back.key}` is back at its former level {when}{left}."
 
 
-def trained(run: LoggedRun, since: int) -> bool:
-    """Tell whether a run may have been trained from a step on: its learning rate is not 0."""
-    rate = run.series.get("learning_rate")
-    if rate is None:
-        return True
-    values = rate.values[rate.steps >= since]
-    return len(values) == 0 or bool((values != 0.0).any())
-
-
-def at_rate_zero(run: LoggedRun, changes: Sequence[Change]) -> str:
+def at_rate_zero(course: Course) -> str:
     """Say that updates do not cause a mismatch, or its growth, at a learning rate of 0; or ""."""
-    moved = (one for one in changes if run.series[one.quantity].quantity.compares)
-    grown = next((one for one in moved if one.after > one.before), None)
-    if trained(run, grown.low if grown else int(run.steps[0])):
+    run = course.run
+    grown = next((one for one in course.of_mismatch if one.after > one.before), None)
+    if run.is_trained(grown.low if grown else int(run.steps[0])):
         return ""
     key = run.series["learning_rate"].key
     if grown is None:
         return f"`{key}` is 0: updates do not cause this mismatch."
     return f"`{grown.key}` grows at a learning rate of 0 (`{key}`): updates do not cause this."
-
-
-def in_bypass(run: LoggedRun) -> bool:
-    """Tell whether a run is known to take the sampler's log-probs for the old ones."""
-    return run.known.bypass or run.key_of_bypass is not None
 
 
 def what_the_update_compares(run: LoggedRun, changes: Sequence[Change] = ()) -> str:
@@ -289,7 +266,7 @@ def what_the_update_compares(run: LoggedRun, changes: Sequence[Change] = ()) -> 
     if not keys:
         return ""
     verb = f"{' and '.join(keys)} {'compare' if len(keys) > 1 else 'compares'}"
-    if in_bypass(run):
+    if run.in_bypass:
         return (
             f"In bypass mode {verb} the sampler with the policy that is updated: the mismatch and "
             "the updates of a step together."

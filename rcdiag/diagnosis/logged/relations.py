@@ -121,7 +121,7 @@ def _said_largest(window: StepWindow) -> str:
 
 
 def _of_certainty(window: StepWindow) -> float | None:
-    """Return the entropy over the most that it can be beside the mean surprisal."""
+    """Return the entropy divided by the largest one that fits the mean surprisal."""
     entropy = window.number("entropy")
     surprisal = window.number("trainer_log_ppl")
     surprisal = window.number("sampler_log_ppl") if surprisal is None else surprisal
@@ -175,7 +175,7 @@ def _over_least(window: StepWindow) -> float | None:
 
 
 def _beyond_bounds(window: StepWindow) -> float | None:
-    """Return the least k3 that the logged shares beyond the bounds imply, over the logged k3."""
+    """Return the least k3 that the shares beyond the bounds imply, divided by the logged k3."""
     k3, known = window.number("k3"), window.run.known
     if not k3 or known.of_tokens is not True:
         return None
@@ -214,11 +214,11 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.mean-ratio",
-        says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "
-        "mismatch. About 0 where the recorded distribution sampled. Far below: the sampler kept a "
-        "set of tokens and renormalised. Far above: the tokens came from another distribution, or "
-        "the columns belong to other tokens. Above .7 nats of KL single tokens dominate it, and it "
-        "is unknown.",
+        says="Distance of the logged mean ratio, 1 + k3 - k1, from 1, divided by the mean squared "
+        "log-ratio. About 0 where the recorded distribution sampled. Far below 0, the recorded "
+        "log-probs are renormalised over a kept set. Far above 0, the tokens came from another "
+        "distribution, or the columns belong to other tokens. Unknown above .7 nats of KL, where "
+        "single tokens dominate it.",
         formula="(E[ratio] - 1) / E[log_ratio^2] = (k3_kl - kl) / (2 k3_kl)",
         direction="log_ratio = trainer - sampler",
         unit="share",
@@ -228,9 +228,9 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.uniform-guess",
-        says="The trainer's mean surprisal over that of a uniform guess among the tokens of the "
-        "vocabulary. Above 1 the trainer is worse than a guess: its forward pass is broken, or its "
-        "log-probs belong to other tokens.",
+        says="The trainer's mean surprisal divided by ln(vocabulary), that of a uniform guess. "
+        "Above 1 the trainer is worse than a guess: its forward pass is broken, or its log-probs "
+        "belong to other tokens.",
         formula="training_log_ppl / ln(vocabulary)",
         unit="share",
         guide=Guide(warning=0.5, error=1.0, source=PROPOSAL),
@@ -258,9 +258,10 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.ess-and-chi-squared",
-        says="The ESS of raw ratios, by chi-squared, over that of the applied weights. Bounds on "
-        "weights raise the ESS, so that it is 1 at most; far below 1 the bounds hide a "
-        "mismatch. Above 1 the two keys are of different tokens, or the weights are of responses.",
+        says="The ESS of raw ratios, from the logged chi-squared, divided by the logged ESS of the "
+        "applied weights. Bounds on weights raise the ESS, so the quotient is 1 at most; far below "
+        "1 the bounds hide a mismatch. Above 1 the two keys are of different tokens, or the "
+        "weights are of responses.",
         formula="(E[ratio]^2 / (1 + chi2_token)) / rollout_is_eff_sample_size <= 1",
         unit="ratio",
         guide=Guide(warning=1.0 + MICRO_BATCHES, error=math.inf, source=f"{PROPOSAL}: {BOUNDED}"),
@@ -272,9 +273,9 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.least-ess",
-        says="The logged ESS over the least value that it can have with the run's bounds, where "
-        "weights are clipped from both sides. At 1 it shows only that the mismatch is large; below "
-        "1 the run has other bounds than its configuration.",
+        says="The logged ESS divided by the smallest ESS that is possible with the run's bounds, "
+        "where weights are clipped from both sides. At 1 the ESS shows only that the mismatch is "
+        "large; below 1 the run has other bounds than its configuration.",
         formula="rollout_is_eff_sample_size / (4 lower upper / (lower + upper)^2) >= 1",
         unit="ratio",
         guide=Guide(warning=1.1, error=0.98, source=f"{PROPOSAL}: Kantorovich's inequality"),
@@ -354,12 +355,11 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.largest-log-ratio",
-        says="The most by which the log-probs of a single token differ. Among N tokens whose "
-        "log-ratios are alike and normal the largest is about sqrt(2 ln N) times the rms: 4 for "
-        "3,000 tokens, 5 for 300,000. Far above that a few tokens differ in another way than the "
-        "rest: uncertain ones by rounding, or some with a wrong log-prob, each of which adds its "
-        "k3 / N to the mean. Where it is below the mean surprisal, no placeholder of 0 stands for "
-        "a log-prob, and no tokens are exchanged.",
+        says="The largest |log-ratio| of a single token. Among N log-ratios from one normal "
+        "distribution it is about sqrt(2 ln N) times the rms: 4 for 3,000 tokens, 5 for 300,000. "
+        "If it is far larger, a few tokens have another cause than the rest: the rounding of "
+        "uncertain tokens, or wrong log-probs, each of which adds its k3 / N to the mean. If it is "
+        "below the mean surprisal, no log-prob is a placeholder of 0, and no tokens are exchanged.",
         formula="max |log_ratio| of a token; sqrt(2 v) + v for a largest k3 of v",
         unit="nats",
         guide=Guide(warning=LARGE, error=LEAST_LOG_PROB, source=PROPOSAL),
@@ -368,10 +368,10 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.entropy-and-surprisal",
-        says="The trainer's entropy over the most that it can be: sampled tokens of the mean "
-        "surprisal s have the mean probability m = exp(-s) or more, and the rest is flattest if "
-        "uniform. Above 1 the entropy is not that of the distribution that the log-probs are of, "
-        "or that distribution is broken.",
+        says="The trainer's entropy divided by the largest entropy that fits the mean surprisal s: "
+        "the sampled tokens have a mean probability m of at least exp(-s), and the entropy is "
+        "largest if the rest is uniform. Above 1, entropy and log-probs are of different "
+        "distributions, or the distribution is broken.",
         formula="entropy / (h(m) + (1 - m) ln(vocabulary)), m = exp(-mean surprisal), "
         "h(m) = -m ln m - (1 - m) ln(1 - m)",
         unit="share",
@@ -384,12 +384,12 @@ LOG_RULES: tuple[Rule[StepWindow], ...] = (
     ),
     Rule(
         name="log.gradient-and-mismatch",
-        says="The factor by which the norm of the gradient changes as the mismatch grows beyond "
-        "rounding. The recorded log-probs reach the gradient of a decoupled update by its weights "
-        "alone, and truncated at 2 they make its noise twice as large at most. So a larger factor "
-        "is not of the recorded column alone: the sampled tokens or the trainer's forward pass "
-        "changed, as tokens that the trainer finds improbable have large gradients. A factor near "
-        "1 leaves the record and the sampler.",
+        says="The factor by which the gradient norm changes when the mismatch grows beyond "
+        "rounding. In a decoupled update the recorded log-probs enter the gradient only through "
+        "the weights; truncated at 2, these at most double its noise. A larger factor means that "
+        "the sampled tokens or the trainer's forward pass changed too: tokens that the trainer "
+        "finds improbable have large gradients. With a factor near 1, the recorded log-probs or "
+        "the sampler changed.",
         formula="grad_norm / grad_norm of the steps before",
         unit="ratio",
         guide=Guide(warning=2.0, error=math.inf, source=f"{PROPOSAL}: {IMPROBABLE}"),

@@ -1,20 +1,16 @@
-"""Causes that the numbers of a log rule out."""
+"""The causes that the numbers of a log rule out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rcdiag.diagnosis.logged.causes.found import OWN_TOKENS
 from rcdiag.diagnosis.logged.causes.size import beyond_rounding
-from rcdiag.diagnosis.logged.changes import Change, lasts
-from rcdiag.diagnosis.logged.course import drift_of
+from rcdiag.diagnosis.logged.course import Course
 from rcdiag.diagnosis.logged.over_steps import at_rate_zero
-from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import StepWindow
 from rcdiag.diagnosis.thresholds import EQUAL, HALF, SURELY
 
 
-def ruled_out(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> dict[str, str]:
+def ruled_out(course: Course, window: StepWindow) -> dict[str, str]:
     """Return the causes that the numbers of a window rule out: cause -> the numbers, by key.
 
     A fault of alignment or contexts is there at once: it is none that grows with the updates from a
@@ -29,7 +25,7 @@ def ruled_out(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> 
     surprisals = [x for name in names if (x := window.number(name)) is not None]
     if len(surprisals) == len(names) and min(surprisals) > EQUAL:
         keys = " and ".join(f"`{window.key(name)}` {window.number(name):.2g}" for name in names)
-        positive = f"{keys}: mean surprisals above 0, as log-probs have"
+        positive = f"{keys}: mean surprisals are above 0, as those of log-probs"
         against |= dict.fromkeys(("sign-flipped", "probabilities-stored"), positive)
     if window.rms is not None and window.rms > 0:
         against["columns-identical"] = f"`{window.key_of_size}` is not 0"
@@ -45,7 +41,7 @@ def ruled_out(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> 
             f"mean surprisal of {surprisal:.2g}"
         )
         against |= dict.fromkeys(("zero-placeholder", "shift-by-one", "rows-swapped"), at_most)
-    if why := at_rate_zero(run, changes):
+    if why := at_rate_zero(course):
         against["stale-weights"] = why
     k1 = window.k1
     if k1 is not None and k1.value > 0 and k1.z > SURELY:
@@ -56,14 +52,14 @@ def ruled_out(run: LoggedRun, changes: Sequence[Change], window: StepWindow) -> 
     if size is not None and entropy is not None and size < HALF * entropy:
         near = (
             f"`{window.key('abs_diff')}` {size:.2g} beside `{window.key('entropy')}` "
-            f"{entropy:.2g}: log-probs of unrelated tokens differ by as much as they are"
+            f"{entropy:.2g}: log-probs of unrelated tokens differ by about their own size"
         )
         against |= dict.fromkeys(("shift-by-one", "rows-swapped"), near)
-    drift = drift_of(run, changes)
-    of_window = drift is not None and lasts(drift, changes, window.first)
+    drift = course.drift
+    of_window = drift is not None and course.lasts(drift, window.first)
     if drift is not None and of_window and not beyond_rounding(drift.quantity, drift.before):
         at_once = f"`{drift.key}` grows from rounding: such a fault is there at once"
         against |= dict.fromkeys(("shift-by-one", "rows-swapped"), at_once)
-        if all(one.quantity != "response_length" for one in changes):
+        if not course.changes_in("response_length"):
             against["context-differs"] = at_once
     return against

@@ -118,6 +118,19 @@ class LoggedRun(Struct, frozen=True, dict=True):
         return next((one.key for one in self.of_mismatch if OF_BYPASS in one.key), None)
 
     @property
+    def in_bypass(self) -> bool:
+        """Tell whether the run is known to take the sampler's log-probs for the old ones."""
+        return self.known.bypass or self.key_of_bypass is not None
+
+    def is_trained(self, since: int) -> bool:
+        """Tell whether the run may be trained from a step on: its learning rate is not 0."""
+        rate = self.series.get("learning_rate")
+        if rate is None:
+            return True
+        values = rate.values[rate.steps >= since]
+        return len(values) == 0 or bool((values != 0.0).any())
+
+    @property
     def of_mismatch(self) -> list[Series]:
         """Return the series of the mismatch's quantities."""
         return [one for one in self.series.values() if one.quantity.mismatch]

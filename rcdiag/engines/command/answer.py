@@ -165,10 +165,10 @@ def _refuse(
     if not bad.any():
         return
     at = int(np.argmax(bad))
-    offsets = rows.response_ids.offsets
-    row = int(np.searchsorted(offsets, at, side="right")) - 1
+    row = rows.response_ids.row_with(at)
+    token = at - rows.response_ids.offsets[row]
     raise RcdiagError(
-        f"{who} wrote {values[at]:g} in `{name}` at response token {at - offsets[row]} of row "
+        f"{who} wrote {values[at]:g} in `{name}` at response token {token} of row "
         f"{rows.row[row]} ({int(bad.sum())} of {len(bad)} values in this part)",
         hint=hint,
     )

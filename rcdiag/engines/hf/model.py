@@ -20,7 +20,7 @@ from rcdiag.engines.hf.attention import REPEATED, attention_of
 from rcdiag.engines.hf.layers import device_map, shares
 from rcdiag.engines.matmul import cpu_name
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, first_line
 from rcdiag.extras import saying_what_to_install
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -106,9 +106,8 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
         if attention == REPEATED:
             model.set_attn_implementation(REPEATED)
     except (ImportError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise RcdiagError(
-            f"policy `{spec.name}`: transformers cannot load {spec.model}: {reason}",
+            f"policy `{spec.name}`: transformers cannot load {spec.model}: {first_line(error)}",
             hint="check the folder, the dtype and attention=",
         ) from error
     _check_dtypes(spec, model)
@@ -179,8 +178,9 @@ def _with_adapter(model: Any, adapter: str) -> Any:
         # Not merged: a trainer adds the low-rank product to each layer's output.
         return PeftModel.from_pretrained(model, adapter).get_base_model()
     except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise RcdiagError(f"adapter={adapter}: {reason}", hint="give a PEFT LoRA folder") from error
+        raise RcdiagError(
+            f"adapter={adapter}: {first_line(error)}", hint="give a PEFT LoRA folder"
+        ) from error
 
 
 def context_of(model: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, first_line, setting
 from rcdiag.extras import saying_what_to_install
 from rcdiag.table.arrow import IDS
 from rcdiag.table.readers.gather import gather
@@ -96,8 +96,7 @@ def load_tokenizer(folder: str) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
         raise RcdiagError(
-            f"{setting('tokenizer', folder)}: no tokenizer can be loaded "
-            f"({str(error).splitlines()[0]})",
+            f"{setting('tokenizer', folder)}: no tokenizer can be loaded ({first_line(error)})",
             hint="the folder needs tokenizer.json or the files of another tokenizer",
         ) from error
 

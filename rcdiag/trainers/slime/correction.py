@@ -154,8 +154,8 @@ class Functions(Struct, frozen=True):
             Finding(
                 slug="helper-settings-elsewhere",
                 severity="note",
-                message="the flags call the MIS helper, whose settings are in the YAML of "
-                "--custom-config-path: its defaults are computed",
+                message="the flags call the MIS helper, but its settings are in the YAML of "
+                "--custom-config-path, which was not given: computed with the helper's defaults",
                 fix="give that YAML file as the trainer's config, if it changes a default",
                 evidence={"custom_tis_function_path": str(path)},
             )

@@ -98,7 +98,7 @@ class ComparingWalk(Walk[ComparedRows], frozen=True, kw_only=True):
 
     compared: Sequence[str]  # of the policies read, which are those and the sampler
     sampler: str | None
-    every_row: bool = False  # compare rows whose log-probs are no numbers as well
+    every_row: bool = False  # compare rows with invalid log-probs too
 
     def of_batch(self, batch: TokenBatch) -> ComparedRows:
         """Return the counts of one batch, and the comparison of its rows."""

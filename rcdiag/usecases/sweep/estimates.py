@@ -206,7 +206,7 @@ class FamilyEstimates:
     def kept_by_length(self) -> Array:
         """Return the share of kept tokens by quarter of lengths, [4, settings]; NaN if empty."""
         sequences = self.state.base("sequences_by_length")
-        quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
+        quartile = np.searchsorted(_quartiles(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
         kept = self.state["", "tokens_by_length"], self.state[self.family, "kept_by_length"]
         of_all, sums = (
             np.stack([of[quartile == each].sum(axis=0) for each in range(4)]) for of in kept
@@ -228,7 +228,7 @@ class FamilyEstimates:
         return float(self.base(name).sum() / self.base(of).sum())
 
 
-def cuts(sequences: Array) -> NDArray[np.int64]:
+def _quartiles(sequences: Array) -> NDArray[np.int64]:
     """Return the quartiles of sequence lengths, in tokens.
 
     `sequences` are counts by the bins of LENGTHS, so quartiles are ends of these bins.
@@ -241,7 +241,7 @@ def cuts(sequences: Array) -> NDArray[np.int64]:
 
 def length_quartiles(state: SweepState) -> list[float]:
     """Return the three quartiles of the sequence lengths, in tokens."""
-    return [float(cut) for cut in cuts(state.base("sequences_by_length"))]
+    return [float(cut) for cut in _quartiles(state.base("sequences_by_length"))]
 
 
 def sweep_rows(state: SweepState, family: str) -> list[SweepRow]:

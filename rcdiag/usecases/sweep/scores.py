@@ -58,7 +58,7 @@ class GradientError(Struct, frozen=True):
 
     @property
     def bias(self) -> float:
-        """Return |m - r|^2, at least 0."""
+        """Return |gradient - reference|^2 by products of different clusters, at least 0."""
         return max(float(self.distances.sum()) / self.sizes.pairs, 0.0)
 
     @property

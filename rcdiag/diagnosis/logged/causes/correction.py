@@ -128,7 +128,7 @@ def costs_much(window: StepWindow) -> Suspicion | None:
 
 
 def rejects_some(window: StepWindow) -> Suspicion | None:
-    """Look for a number of rejected responses without that of all, so that no share is known."""
+    """Look for a number of rejected responses, if the log lacks the total to make it a share."""
     count = window.number("rejected_count")
     if not count:
         return None

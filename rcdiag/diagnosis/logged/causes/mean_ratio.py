@@ -77,7 +77,7 @@ def not_the_sampler(window: StepWindow) -> Suspicion | None:
 
 
 def weights_above_1(window: StepWindow) -> Suspicion | None:
-    """Look for bounded weights whose mean is above 1, which it is not if the record sampled.
+    """Look for bounded weights with a mean above 1, impossible if the recorded policy sampled.
 
     Log-probs that are rounded after sampling raise it by their k3, which is below that of ENGINE.
     """
@@ -90,11 +90,11 @@ def weights_above_1(window: StepWindow) -> Suspicion | None:
         confidence=WEAK,
         verdict="broken",
         side="recorder",
-        message="The recorded distribution did not sample these tokens: else weights, whose upper "
-        f"bound only lowers them, had a mean of 1 at most, and `{key}` is "
-        f"{window.number('weight_mean'):.3g}. A lower bound adds no more than the smallest weight "
-        f"(`{window.key('least_weight')}` {smallest:.2g}). So it is with log-probs before the "
-        "temperature, a draft model's, or those of other tokens; weights do not correct that.",
+        message="The recorded distribution did not sample these tokens: if it had, ratios would "
+        "have the mean 1 and truncated weights at most that, but "
+        f"`{key}` is {window.number('weight_mean'):.3g}. A lower bound adds no more than the "
+        f"smallest weight (`{window.key('least_weight')}` {smallest:.2g}). Log-probs from before "
+        "the temperature, of a draft model or of other tokens do this; weights do not correct it.",
         evidence=[
             window.fact("weight_mean", "above 1: the recorded distribution did not sample"),
             window.fact("least_weight", "no lower bound explains it"),
@@ -104,9 +104,9 @@ def weights_above_1(window: StepWindow) -> Suspicion | None:
 
 
 def ratio_of_no_sample(window: StepWindow) -> Suspicion | None:
-    """Look for a ratio of a token that none of a step's tokens has if the record sampled them.
+    """Look for token ratios too large for the tokens of a step, had the recorded policy sampled.
 
-    A single step may have it by chance.
+    A single step may have one by chance.
     """
     one = window.series("ratio_max")
     values = window.values("ratio_max")
@@ -115,8 +115,9 @@ def ratio_of_no_sample(window: StepWindow) -> Suspicion | None:
         return None
     return undecided(
         f"`{one.key}` is up to {np.nanmax(values):.2g}, and above {TOKENS_OF_A_STEP:.0e} in "
-        f"{count} steps. Of tokens that the recorded distribution sampled one in that many has "
-        "such a ratio at most: a few recorded log-probs are not of what sampled.",
+        f"{count} steps. If the recorded distribution had sampled, at most one token in that many "
+        "would have such a ratio: a few recorded log-probs are not of the distribution that "
+        "sampled.",
         [window.fact("ratio_max", "more than a step has tokens", float(np.nanmax(values)))],
     )
 

@@ -102,7 +102,9 @@ def other_base(window: StepWindow) -> Suspicion | None:
                 message=f"`{window.key('trainer_log_ppl')}` and `{window.key('sampler_log_ppl')}` "
                 f"have the ratio of natural logarithms to those of base {base} in every step.",
                 evidence=[
-                    window.fact("trainer_log_ppl", f"sampler's times ln {base}, or over it"),
+                    window.fact(
+                        "trainer_log_ppl", f"ln {base} or 1 / ln {base} times the sampler's"
+                    ),
                     window.fact("sampler_log_ppl", "of the sampler"),
                 ],
                 also_possible=[],
@@ -111,7 +113,7 @@ def other_base(window: StepWindow) -> Suspicion | None:
 
 
 def _have_factor(window: StepWindow, size: float, *, exact: bool) -> bool:
-    """Tell whether one surprisal is the other times a factor, or over it, in each step.
+    """Tell whether one surprisal is the other times a factor, or divided by it, in each step.
 
     Signs do not count. Where it is `exact`, no more than rounding may be between them, which moves
     a mean surprisal by the k3 of ENGINE at most.
@@ -144,7 +146,7 @@ def other_temperature(window: StepWindow) -> Suspicion | None:
         slug="trainer-without-temperature" if flatter else "sampler-ignores-temperature",
         confidence=WEAK,
         verdict="broken",
-        message=f"The trainer's entropy over the surprisal of the sampled tokens "
+        message="The trainer's entropy divided by the sampler's mean surprisal "
         f"(`{window.key('entropy')}` / `{window.key('sampler_log_ppl')}`) went from {then:.2f} to "
         f"{now:.2f}: the two sides use different temperatures.",
         evidence=[

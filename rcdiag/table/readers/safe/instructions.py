@@ -172,7 +172,7 @@ def scanned(pickle: bytes) -> Iterator[tuple[str, str]]:
 
 
 def number_behind(pickle: bytes, key: str) -> int | None:
-    """Return the integer that follows a text; None if there is none."""
+    """Return the integer that a pickle stores right after a key; None if there is none."""
     found = False
     for code, start, end in instructions(pickle):
         if found and code in INTEGERS:
