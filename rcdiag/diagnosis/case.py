@@ -56,7 +56,7 @@ class RowFacts(Struct, frozen=True, kw_only=True):
     version_by_token: bool = False
 
 
-# Kind of a value that is no number -> the function that flags such values.
+# Kind of a value that is not finite -> the function that flags such values.
 NOT_NUMBERS: Mapping[str, Callable[[Array], Flags]] = {
     "NaN": np.isnan,
     "-inf": np.isneginf,
@@ -229,7 +229,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return FlawedTokens(len(places), row, int(self.position[first]))
 
     def not_numbers_of(self, policy: str) -> dict[str, FlawedTokens]:
-        """Return the sampled tokens whose log-prob is no number, by kind."""
+        """Return the sampled tokens whose log-prob is NaN or infinite, by kind."""
         values = self.log_probs[policy]
         if np.isfinite(values[self.mask]).all():
             return {}
