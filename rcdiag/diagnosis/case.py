@@ -56,7 +56,7 @@ class RowFacts(Struct, frozen=True, kw_only=True):
     version_by_token: bool = False
 
 
-# Kind of a value that is no number -> the function that flags such values.
+# Kind of a value that is not finite -> the function that flags such values.
 NOT_NUMBERS: Mapping[str, Callable[[Array], Flags]] = {
     "NaN": np.isnan,
     "-inf": np.isneginf,
@@ -229,7 +229,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return FlawedTokens(len(places), row, int(self.position[first]))
 
     def not_numbers_of(self, policy: str) -> dict[str, FlawedTokens]:
-        """Return the sampled tokens whose log-prob is no number, by kind."""
+        """Return the sampled tokens whose log-prob is NaN or infinite, by kind."""
         values = self.log_probs[policy]
         if np.isfinite(values[self.mask]).all():
             return {}
@@ -270,9 +270,7 @@ def _taken(values: Any, chosen: Flags) -> Any:
     if isinstance(values, np.ndarray):
         return values[chosen]
     if isinstance(values, Ragged):
-        counts = values.lengths
-        part = values.values[np.repeat(chosen, counts)]
-        return Ragged(part, np.concatenate([[0], np.cumsum(counts[chosen])]))
+        return values.take(chosen)
     if isinstance(values, Mapping):
         return {name: of_name[chosen] for name, of_name in values.items()}
     if isinstance(values, (list, tuple)):
@@ -288,9 +286,8 @@ def _joined(parts: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     if isinstance(first, Ragged):
-        counts = np.concatenate([part.lengths for part in parts])
         values = np.concatenate([part.values for part in parts])
-        return Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
+        return Ragged.of(values, np.concatenate([part.lengths for part in parts]))
     if isinstance(first, Mapping):
         return {name: np.concatenate([part[name] for part in parts]) for name in first}
     if isinstance(first, (list, tuple)):

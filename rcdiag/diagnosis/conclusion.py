@@ -91,7 +91,7 @@ def see_how(words: CauseWords) -> list[Action]:
 
 
 def with_verdict(features: Features, found: Suspicion) -> Suspicion:
-    """Return a suspicion with the verdict that its cause gives on a case, and who sampled there."""
+    """Return a suspicion with the verdict that its cause gives on a case, and what it rests on."""
     judged = found.cause.stage in EXCLUSIVE_STAGES and features.case.trainer is not None
     return replace(
         found,

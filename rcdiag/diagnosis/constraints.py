@@ -111,7 +111,7 @@ CONSTRAINTS: tuple[Rule[JudgedCandidate], ...] = (
     ),
     Rule(
         name="constraint.reward",
-        says="Whether rejection picks by reward: the interval of the shift leaves 0 out. "
+        says="Whether rejection depends on the reward: the shift's interval does not include 0. "
         "Absent without rewards, and where there is no interval.",
         formula="E[reward | kept] - E[reward]",
         unit="reward",

@@ -149,5 +149,4 @@ def as_trajectories(
 
 
 def _ragged(rows: Sequence[NDArray[Any]]) -> Ragged:
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    return Ragged(np.concatenate(rows), offsets.astype(np.int64))
+    return Ragged.of(np.concatenate(rows), np.array([len(row) for row in rows]))

@@ -8,6 +8,7 @@ booleans with nulls, several types in one column, objects.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
 LARGEST_OFFSET = 2**31 - 1
 # Half precision becomes float32: numpy has no bfloat16, and few readers support float16.
 HALF = ("float16", "bfloat16")
+# What Arrow raises for values that form no column.
+ARROW_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+)
 # With more separate runs of neighbouring rows than this, Arrow's `take` replaces slicing.
 MOST_RUNS = 256
 
@@ -136,6 +145,20 @@ def from_python(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Ar
                 break
             return pa.Array.from_buffers(own, len(values), [bitmap, numbers])
     return pa.array(values, kind)
+
+
+def first_unlike(values: Sequence[Any]) -> int | None:
+    """Return the first value that forms no column with those before it; None if all form one."""
+
+    def fails(count: int) -> bool:
+        try:
+            pa.array(values[:count])
+        except ARROW_ERRORS:
+            return True
+        return False
+
+    first = bisect_left(range(1, len(values) + 1), True, key=fails)
+    return first if first < len(values) else None
 
 
 def lists(rows: Sequence[Any], kind: type) -> pa.ListArray:

@@ -95,8 +95,7 @@ def hashed_rows(table: pa.Table, names: Sequence[str]) -> NDArray[np.uint64]:
     for name in names:
         column = table[name].combine_chunks()
         if is_list(column.type):
-            offsets = np.concatenate([[0], np.cumsum(lengths_of(column))])
-            own = hashed_lists(Ragged(_words(values_of(column)), offsets))
+            own = hashed_lists(Ragged.of(_words(values_of(column)), lengths_of(column)))
         else:
             own = mixed(_words(column))
         known = as_numpy(column.is_valid())

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, first_line
-from rcdiag.table.arrow import column_on_cpu, lengths_of
+from rcdiag.table.arrow import ARROW_ERRORS, column_on_cpu, first_unlike, lengths_of
 from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
@@ -111,7 +111,7 @@ def write_rows(rows: Any) -> SourceFiles:
         tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
         first = next(tables)
         write_tables(target, itertools.chain([first], tables), metadata_of(first.schema, name))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except ARROW_ERRORS as error:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({first_line(error)})",
             hint="columns hold numbers or text, or a list of numbers per row",
@@ -261,9 +261,9 @@ def _array(values: Any, column: str, name: str) -> pa.Array:
         return _lists(mask_as_bits(column, values))
     try:
         return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+    except ARROW_ERRORS as error:
         raise RcdiagError(
-            f"{name}, row {_bad_row(values)}: column `{column}` ({first_line(error)})",
+            f"{name}, row {first_unlike(values)}: column `{column}` ({first_line(error)})",
             hint="all rows of a column have one type, for example a list of numbers",
         ) from error
 
@@ -274,19 +274,6 @@ def _lists(values: NDArray[Any]) -> pa.Array:
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
     flat = pa.array(inner) if values.ndim == 2 else _lists(inner)
     return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _bad_row(values: Sequence[Any]) -> int:
-    """Return the first row whose value does not fit the column of the rows before it."""
-    low, high = 0, len(values)
-    while low + 1 < high:  # values[:low] form a column, values[:high] do not
-        middle = (low + high) // 2
-        try:
-            pa.array(values[:middle])
-            low = middle
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError):
-            high = middle
-    return high - 1
 
 
 def _check_padding(

@@ -16,14 +16,13 @@ def kept_ids_of(lists: Sequence[Sequence[int]]) -> Ragged:
     """Return kept ids, one list per token, in flat form."""
     lengths = np.array([len(ids) for ids in lists], np.int64)
     ids = np.fromiter(chain.from_iterable(lists), np.int32, lengths.sum())
-    return Ragged(ids, np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged.of(ids, lengths)
 
 
 def unpadded(ids: NDArray[np.integer]) -> Ragged:
     """Return kept ids [tokens, width], padded with -1, in flat form."""
     kept = ids >= 0
-    ends = np.cumsum(kept.sum(axis=1), dtype=np.int64)
-    return Ragged(ids[kept].astype(np.int32), np.concatenate([[0], ends]))
+    return Ragged.of(ids[kept].astype(np.int32), kept.sum(axis=1))
 
 
 def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:

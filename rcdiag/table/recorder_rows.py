@@ -11,7 +11,7 @@ positive ones are stored as they are, because the diagnosis reports them and nee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, first_line, nearest
 from rcdiag.table.arrow import (
+    ARROW_ERRORS,
     as_numpy,
     column_on_cpu,
     experts,
+    first_unlike,
     lengths_and_nulls,
     lengths_of,
     ragged,
@@ -62,12 +64,6 @@ from rcdiag.table.trajectories import Ragged, segment_sum
 # Similarity (difflib ratio) from which on an unknown name is treated as a misspelt column name.
 SLIP = 0.85
 WHOLE_NUMBERS = ("step", "top_k")
-ARROW_ERRORS = (
-    pa.ArrowInvalid,
-    pa.ArrowTypeError,
-    pa.ArrowNotImplementedError,
-    OverflowError,
-)
 
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
 
@@ -205,7 +201,7 @@ def _row_column(name: str, value: Any, rows: int) -> pa.Array:
         if pt.is_floating(column.type) and name in WHOLE_NUMBERS:
             column = column.cast(pa.int64())  # a step of 12.0 is accepted, 12.5 is refused
     except ARROW_ERRORS as error:
-        row = _first_of_another_kind(values)
+        row = first_unlike(values)
         raise wrong(name, row, first_line(error), f"it is {spec.expected}") from error
     if pt.is_null(column.type):
         return column
@@ -233,11 +229,6 @@ def _values(name: str, value: Any, rows: int) -> list[Any]:
     ]
 
 
-def _first_of_another_kind(values: Iterable[Any]) -> int | None:
-    kinds = [(row, type(value)) for row, value in enumerate(values) if value is not None]
-    return next((row for row, kind in kinds if kind is not kinds[0][1]), None)
-
-
 def _own_column(
     name: str, value: Any, rows: int, response: Cut | None, lengths: NDArray[np.int64]
 ) -> pa.Array:
@@ -251,7 +242,7 @@ def _own_column(
         else:
             column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
     except ARROW_ERRORS as error:
-        row = _first_of_another_kind(values)
+        row = first_unlike(values)
         raise wrong(name, row, first_line(error), "rows of one column are of one kind") from error
     _check_no_log_probs(name, column, lengths)
     return column

@@ -218,18 +218,18 @@ def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) ->
     A null inside a list becomes NaN if `mask` is False there; otherwise it is an error.
     """
     array = _known(batch, name)
-    values, lengths = values_of(array), lengths_of(array)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = values_of(array)
+    lists = Ragged.of(as_numpy(values), lengths_of(array))
     null = as_numpy(values.is_null()) if values.null_count else None
     if null is not None and mask is not None and len(mask) == len(null):
         null &= mask
     if null is not None and null.any():
-        row = int(np.searchsorted(offsets, np.argmax(null), side="right")) - 1
+        row = lists.row_with(int(np.argmax(null)))
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
         )
-    return Ragged(as_numpy(values), offsets)
+    return lists
 
 
 def token_ids(batch: RowBatch, name: str) -> Ragged:
@@ -259,20 +259,19 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
     known = as_numpy(array.is_valid())
     lengths = np.where(known, lengths_of(array), response_ids.lengths)
     check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
-    lists = values_of(array)
+    of_tokens = values_of(array)
     sizes = np.zeros(len(response_ids.values), np.int64)
-    sizes[np.repeat(known, lengths)] = lengths_of(lists)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    values = values_of(lists)
+    sizes[np.repeat(known, lengths)] = lengths_of(of_tokens)
+    values = values_of(of_tokens)
+    lists = Ragged.of(as_numpy(values), sizes)
     if values.null_count:
-        at = np.argmax(as_numpy(values.is_null()))
-        token = int(np.searchsorted(offsets, at, side="right")) - 1
+        token = lists.row_with(int(np.argmax(as_numpy(values.is_null()))))
         raise RcdiagError(
             f"{batch.where(response_ids.row_with(token))}: column `{name}` holds a null in the "
             "list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
-    return Ragged(as_numpy(values), offsets)
+    return lists
 
 
 def _by_token(

@@ -73,6 +73,11 @@ class Ragged:
     values: NDArray[Any]  # [tokens]
     offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
 
+    @classmethod
+    def of(cls, values: NDArray[Any], lengths: NDArray[np.integer]) -> Ragged:
+        """Return lists of these lengths [sequences], of which `values` is the concatenation."""
+        return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
@@ -83,6 +88,13 @@ class Ragged:
     def row_with(self, at: int) -> int:
         """Return the row that holds the flat value `at`."""
         return int(np.searchsorted(self.offsets, at, side="right")) - 1
+
+    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Ragged:
+        """Return the lists of some rows, by index or by flag."""
+        lengths = self.lengths[rows]
+        # Index of each taken value: the start of its list, plus its place in that list.
+        shift = np.repeat(self.offsets[:-1][rows] - starts_of(lengths), lengths)
+        return Ragged.of(self.values[np.arange(len(shift)) + shift], lengths)
 
     def slice(self, start: int, stop: int) -> Ragged:
         """Return the lists `start` to `stop` - 1."""

@@ -91,7 +91,7 @@ class CaseSample:
     most: int  # largest number of tokens
     share: float = 1.0  # of the blocks that are drawn
     parts: list[Case] = field(default_factory=list)
-    # Policy -> kind -> the sampled tokens of all rows that are no number.
+    # Policy -> kind -> the sampled tokens of all rows whose log-prob is NaN or infinite.
     not_numbers: dict[str, dict[str, FlawedTokens]] = field(default_factory=dict)
 
     @classmethod

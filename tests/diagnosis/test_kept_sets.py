@@ -108,7 +108,7 @@ def test_a_trainer_over_kept_ids_is_not_called_one_of_the_whole_vocabulary():
     result = rcdiag.score(SAMPLES / "top_p.parquet", columns=others)
     cause = result.diagnosis.causes[0]
     assert cause.slug == "top-p-silent"
-    assert cause.message.endswith("and the trainer's column over the kept sets.")
+    assert cause.message.endswith("and the trainer's are over the kept sets.")
 
 
 def test_kept_ids_at_some_tokens_are_used_at_these_tokens():

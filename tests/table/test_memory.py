@@ -171,6 +171,7 @@ def test_rows_may_be_arrays_tensors_and_tuples():
         ({"response_ids": [[1], [2]], "step": [1]}, "column `step` has 1 rows, `response_ids`"),
         ({"response_ids": [[1], [2], "a"]}, "row 2: column `response_ids`"),
         ({"response_ids": [[1], ["x"]]}, "row 1: column `response_ids`"),
+        ({"response_ids": [[1], [2**70]]}, "row 1: column `response_ids`"),
         ({"response_ids": 3}, "column `response_ids` is int"),
         ({"tokens_of": [[1]]}, "no column `response_ids`"),
         ({}, "no columns"),

@@ -328,6 +328,8 @@ WRONG = {
     "some without a prompt": ({"prompt_ids": [[1], [1], None, [1]]}, "`prompt_ids`, row 2"),
     "an endless reward": ({"reward": [0, 1, float("inf"), 1]}, "`reward`, row 2 of the batch"),
     "advantages of two kinds": ({"advantage": [0.5, "x", 1, 1]}, "`advantage`, row 1 of the batch"),
+    "text among numbers": ({"note": [1, 2.5, "x", 3]}, "`note`, row 2 of the batch"),
+    "a number beyond int64": ({"note": [1, 2.5, 3, 2**70]}, "`note`, row 3 of the batch"),
     "a log-prob for an entropy": ({"old_entropy": LOG_PROBS}, "`old_entropy`, row 0 of the batch"),
     "no token of a vocabulary": ({"prompt_ids": [[1], [1 << 20], [], []]}, "`prompt_ids`, row 1"),
     "experts of many widths": (

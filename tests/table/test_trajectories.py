@@ -44,3 +44,16 @@ def test_each_segment_is_reduced_alone_and_an_empty_one_is_neutral(rows):
 def test_integer_sums_stay_integers():
     result = segment_sum(np.array([1, 0, 1], dtype=np.int64), np.array([2, 0, 1]))
     assert (result.dtype, result.tolist()) == (np.int64, [1, 0, 1])
+
+
+@given(ROWS, st.data())
+def test_lists_are_taken_by_index_and_by_flag(rows, data):
+    lists = Ragged.of(np.concatenate([np.array(row, float) for row in rows]), [*map(len, rows)])
+    flags = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
+    for chosen, expected in (
+        (np.array(flags, bool), [row for row, flag in zip(rows, flags, strict=True) if flag]),
+        (np.array(index, np.int64), [rows[place] for place in index]),
+    ):
+        taken = lists.take(chosen)
+        assert [taken.row(place).tolist() for place in range(len(taken))] == expected

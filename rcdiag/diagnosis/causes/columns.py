@@ -20,7 +20,7 @@ GAP = -HARDLY_EVER
 
 
 def lowest_drawn(count: int) -> float:
-    """Return the log-prob, nats, below which no token is among `count` sampled ones, but by chance.
+    """Return the log-prob, nats, below which none of `count` sampled tokens is expected to be.
 
     Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
     less.

@@ -180,7 +180,7 @@ def _without_pattern(features: Features) -> Pattern:
 
 
 def _beside_rounding(features: Features) -> str:
-    """Compare the mismatch with the expected rounding of two engines, to follow its size."""
+    """Compare the mismatch with the expected rounding, as the end of the sentence on its size."""
     rms, found = features.log_ratios.rms, structures(features)
     times = rms / features.expected_rounding
     engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions

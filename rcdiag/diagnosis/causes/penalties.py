@@ -172,7 +172,7 @@ def _biased_ids(log_ratios: LogRatios) -> tuple[Counts, float] | None:
 
 
 def _left_by_one_bias(log_ratios: LogRatios, named: Flags, size: float) -> float:
-    """Return the share of squared log-ratios of some ids' tokens that one logit bias leaves.
+    """Return the share of some ids' squared log-ratios that a bias on their logits leaves.
 
     A bias b on a token of the trainer's probability p makes the log-ratio
     log(1 + p (e^b - 1)) - b: -b where the token is rare, near 0 where it is certain, and never

@@ -289,7 +289,7 @@ def _zero_positions(features: Features, column: StoredColumn) -> Flags:
 
 
 def _in_shifted_rows(features: Features, column: StoredColumn, tokens: Flags) -> bool:
-    """Tell whether more than exceptions of the rows with flagged tokens fit at another lag."""
+    """Tell whether more than a few of the rows with flagged tokens fit better when shifted."""
     if features.case.trainer is None:
         return False
     alignment = features.alignment

@@ -155,7 +155,7 @@ def _power(features: Features) -> Power | None:
 
 
 def _is_bounded(features: Features, power: float) -> bool:
-    """Tell whether the tokens, up to exceptions, are on the side that one power puts them on.
+    """Tell whether log-probs differ in the direction in which a power moves them, with exceptions.
 
     The log sum in sampler = power * trainer - log sum is positive if the power is below 1 and
     negative if it is above. A distribution that another model made surer of single tokens has a

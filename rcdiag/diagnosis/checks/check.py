@@ -143,9 +143,9 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
 
 
 def judges_pair(result: Any) -> bool:
-    """Tell whether a result has a diagnosis, and of the pair that it measures if it is of one.
+    """Tell whether a result has a diagnosis that concerns the numbers of the result.
 
-    The cause of another pair's mismatch explains nothing here.
+    The diagnosis of another pair of policies explains nothing in a result of one pair.
     """
     if result.diagnosis is None:
         return False

@@ -48,7 +48,7 @@ def _at_places(
 
 
 def _not_finite(given: CheckInput, policy: str) -> str:
-    """Say what the values of a policy are that are not finite."""
+    """Say of which kinds the non-finite values of a policy are."""
     count = given.non_finite.not_finite.tokens[policy]
     nan = given.non_finite.nan.tokens.get(policy, 0)
     if nan in (0, count):

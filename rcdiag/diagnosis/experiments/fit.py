@@ -41,20 +41,20 @@ class Residual(Struct, frozen=True):
         return loss_at(self.values, self.sensitivity, self.scale, self.resolution)
 
     def outlying(self, noise: float, times: float = OUTLYING) -> float:
-        """Return the share of tokens whose residual is beyond some times an engine's noise."""
+        """Return the share of tokens whose residual is beyond `times` an engine's noise."""
         if not len(self.values):
             return 0.0
         return float((np.abs(self.values) > self._bound(noise, times)).mean())
 
     def is_small(self, noise: float, times: float) -> bool:
-        """Tell whether its rms is at most that of a residual with every token at its bound.
+        """Tell whether the rms is at most `times` that of an engine's noise.
 
         Outliers may be few, but then their size counts: one token off by 90 nats is no noise.
         """
         return not len(self.values) or self.rms <= rms(self._bound(noise, times))
 
     def _bound(self, noise: float, times: float) -> Array:
-        """Return some times the size of a token's residual by an engine's noise, [tokens] nats."""
+        """Return `times` the residual that an engine's noise gives each token, [tokens] nats."""
         return times * (noise * self.sensitivity + FLOAT32) + self.resolution
 
     @property

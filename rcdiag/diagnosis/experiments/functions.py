@@ -50,7 +50,7 @@ def scanned(
     """
 
     def attempts(rows: Counts) -> tuple[dict[float, HypothesisTest], Callable[[float], float]]:
-        """Return the tests on some rows by log strength, and the loss that adds a test."""
+        """Return tests by log strength, none so far, and the loss, each call of which adds one."""
         tests: dict[float, HypothesisTest] = {}
 
         def loss(log_value: float) -> float:

@@ -103,29 +103,43 @@ def _cause_of_mismatch(
     Tried in this order: weights that the metadata declare, experiments without a forward pass,
     other checkpoints, causes of some rows alone, experiments with forward passes.
     """
-    noise = tester.sample.noise
     declared = bool(given.checkpoints) and Declared.of(tester.sample.case).weights_differ
     named = _try_checkpoints(outcome, tester, given, declared=True) if declared else None
     tests = outcome.record(run_without_passes(tester))
     if named is not None:
         return named
-    found = [test for test in tests if explains(test, noise)]
-    if not found:
-        if given.checkpoints and not declared and not tester.out_of_time:
-            named = _try_checkpoints(outcome, tester, given)
-        named = named or _in_some_rows(outcome, tester)
-        if named is not None:
-            return named
-        by_chance = name_chance(tester)
-        of_batch = by_chance is not None
-        tests += outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))
-        found = [test for test in tests if explains(test, noise)]
-        order = ranked(found or [test for test in tests if test.is_significant])
-        if not found and not (order and order[0].explained > MOST):
-            close = [_evidence(test, tester) for test in order]
-            return by_chance or name_unexplained(outcome, tester, order, close)
-    else:
-        order = ranked(found)
+    if found := [test for test in tests if explains(test, tester.sample.noise)]:
+        return _explained(outcome, ranked(found), tester)
+    if given.checkpoints and not declared and not tester.out_of_time:
+        named = _try_checkpoints(outcome, tester, given)
+    return named or _in_some_rows(outcome, tester) or _with_passes(outcome, tester, given, tests)
+
+
+def _with_passes(
+    outcome: Outcome,
+    tester: HypothesisTester,
+    given: ExperimentOptions,
+    tests: Sequence[HypothesisTest],
+) -> Suspicion:
+    """Name the cause by experiments with forward passes; a best guess if none explains the column.
+
+    `tests` are those without passes, of which none explains it alone.
+    """
+    by_chance = name_chance(tester)
+    of_batch = by_chance is not None
+    tests = [*tests, *outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))]
+    found = [test for test in tests if explains(test, tester.sample.noise)]
+    order = ranked(found or [test for test in tests if test.is_significant])
+    if found or (order and order[0].explained > MOST):
+        return _explained(outcome, order, tester)
+    close = [_evidence(test, tester) for test in order]
+    return by_chance or name_unexplained(outcome, tester, order, close)
+
+
+def _explained(
+    outcome: Outcome, order: Sequence[HypothesisTest], tester: HypothesisTester
+) -> Suspicion:
+    """Name the cause of the best test; other weights may explain only some of the rows."""
     of_rows = cause_by_row(tester, order[0]) if order[0].slug == "stale-weights" else None
     return of_rows or _name_best(outcome, order, tester)
 

@@ -52,10 +52,10 @@ def quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     ),
 )
 def repairs(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try what a table of the recorded column and the model's shows of storage and alignment.
+    """Try faults of storage and alignment: those of a table of the recorded column and the model's.
 
     A fault predicts that its repair makes the two columns equal. Tokens whose values the repair
-    takes as missing count as explained, but rows that it leaves out as unchanged.
+    takes as missing count as explained, rows that it leaves out as unchanged.
     """
     side = tester.side
     at = tester.sample.tokens_of(tester.sample.rows)

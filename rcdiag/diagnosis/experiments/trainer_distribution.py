@@ -76,23 +76,30 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def entropy(logits: NDArray[np.float32]) -> Array:
     """Return the entropy of every context's distribution, [tokens] nats."""
-    top = logits.max(axis=1, keepdims=True)
-    weights = np.exp(logits - top)
-    total = weights.sum(axis=1, dtype=np.float64)
-    mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
-    values: Array = np.log(total) - mean
+    above, weights, total = _unnormalised(logits)
+    values: Array = np.log(total) - (weights * above).sum(axis=1, dtype=np.float64) / total
     return values
 
 
 def log_prob_variance(logits: NDArray[np.float32]) -> Array:
     """Return the variance of the log-prob under its own distribution, [tokens] nats squared."""
-    top = logits.max(axis=1, keepdims=True)
-    weights = np.exp(logits - top)
-    total = weights.sum(axis=1, dtype=np.float64)
-    mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
-    square = (weights * (logits - top) ** 2).sum(axis=1, dtype=np.float64) / total
+    above, weights, total = _unnormalised(logits)
+    mean = (weights * above).sum(axis=1, dtype=np.float64) / total
+    square = (weights * above**2).sum(axis=1, dtype=np.float64) / total
     values: Array = np.maximum(square - mean**2, 0.0)
     return values
+
+
+def _unnormalised(
+    logits: NDArray[np.float32],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:
+    """Return logits less the largest of their context, their exp, and the sum of these, [tokens].
+
+    Sums are in float64: a vocabulary has a hundred thousand terms.
+    """
+    above: NDArray[np.float32] = logits - logits.max(axis=1, keepdims=True)
+    weights: NDArray[np.float32] = np.exp(above)
+    return above, weights, weights.sum(axis=1, dtype=np.float64)
 
 
 class Ranked(Struct, frozen=True, dict=True):

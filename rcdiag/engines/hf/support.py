@@ -34,13 +34,7 @@ class RecordedSets:
     ids: Ragged  # a list for each position
 
     def take(self, tokens: NDArray[np.int64]) -> RecordedSets:
-        lengths = self.ids.lengths[tokens]
-        ends = np.cumsum(lengths)
-        # Index of each taken id in `values`: the start of its list, plus its index in that list.
-        places = np.arange(lengths.sum()) + np.repeat(
-            self.ids.offsets[tokens] - (ends - lengths), lengths
-        )
-        return RecordedSets(Ragged(self.ids.values[places], np.concatenate([[0], ends])))
+        return RecordedSets(self.ids.take(tokens))
 
     def mask(self, positions: slice, scaled: Tensor) -> Tensor:
         """Keep the recorded ids, or all tokens where none were recorded (not sampled there)."""

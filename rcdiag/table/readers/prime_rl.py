@@ -88,17 +88,8 @@ def _read(dump: Dump) -> Iterator[Rows]:
             yield from gather(_trace_rows(file, dump.notes, rounding), file)
         rounding.note(dump.notes)
         return
-    for folder in dict.fromkeys(file.parent for file in exports):
-        # The trainer writes a marker next to a complete export.
-        step = STEP.fullmatch(folder.name)
-        if step and not (folder / "STABLE").exists():
-            dump.notes.change(INCOMPLETE.format(step=step[1]))
-    ranks: dict[int, set[int]] = {}
-    for file in exports or batches:
-        step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
-        if step and rank:
-            ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
-    dump.notes.missing_ranks(ranks)
+    _note_incomplete(exports, dump.notes)
+    _note_missing_ranks(exports or batches, dump.notes)
     joined = _Traces(traces) if traces else None
     for file in exports:
         yield from gather(_export_rows(file, dump.notes, joined), file)
@@ -106,6 +97,24 @@ def _read(dump: Dump) -> Iterator[Rows]:
         yield from gather(_batch_rows(file, dump.notes, joined), file, "sequence")
     if joined is not None:
         joined.note(dump.notes)
+
+
+def _note_incomplete(exports: Sequence[Path], notes: Notes) -> None:
+    """Note the steps whose export lacks the marker that the trainer writes last."""
+    for folder in dict.fromkeys(file.parent for file in exports):
+        step = STEP.fullmatch(folder.name)
+        if step and not (folder / "STABLE").exists():
+            notes.change(INCOMPLETE.format(step=step[1]))
+
+
+def _note_missing_ranks(files: Sequence[Path], notes: Notes) -> None:
+    """Note the steps that lack the file of a rank which another step has."""
+    ranks: dict[int, set[int]] = {}
+    for file in files:
+        step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
+        if step and rank:
+            ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
+    notes.missing_ranks(ranks)
 
 
 def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:

@@ -164,7 +164,7 @@ def _kept_ids(batch: TrainerMicroBatch, where: str) -> Ragged | None:
         raise _wrong(where, f"sampling_mask has {len(counts)} counts, or counts below 0")
     if counts.sum() != len(ids):
         raise _wrong(where, f"sampling_mask has {len(ids)} ids, but counts sum to {counts.sum()}")
-    return Ragged(ids, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
+    return Ragged.of(ids, counts)
 
 
 def _row(

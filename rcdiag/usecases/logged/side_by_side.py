@@ -186,9 +186,8 @@ def _of_common_steps(
     if 0 in near and near[offset] <= MUCH_NEARER * near[0]:
         return by_offset[0], None
     beside = f"step {batches[0].step} of the table is compared with {batches[0].step + offset}"  # type: ignore[operator]
-    return by_offset[
-        offset
-    ], f"the log counts steps differently: {beside}, where the numbers are nearer"
+    reason = f"the log counts steps differently: {beside}, where the numbers are nearer"
+    return by_offset[offset], reason
 
 
 def _common(log: Log, batches: Sequence[OurBatch]) -> dict[int, list[Pair]]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import LossChoice
@@ -73,17 +74,7 @@ def chosen_update(
         raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
     name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
-    of_presets = [
-        rules.loss(rules.loss_of_type(one.loss))
-        for one in plan.corrections.values()
-        if one.has_own_loss
-    ]
-    own: dict[str, Any] = {}
-    for key, value in settings.items():
-        if value is not None:
-            reader = next((one for one in of_presets if one.reads(key)), policy_loss)
-            own[key] = reader.setting(key).parsed(str(value))
-    own |= policy_loss.parsed(loss_settings)
+    own = _of_options(plan, policy_loss, settings) | policy_loss.parsed(loss_settings)
     reads = {one.name: one for one in policy_loss.settings}
     of_file = {  # checked like settings of the user
         key: value if value is None else reads[key].parsed(str(value))
@@ -113,6 +104,27 @@ def chosen_update(
     return TrainerUpdate(
         plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline
     )
+
+
+def _of_options(
+    plan: Plan, policy_loss: PolicyLoss, options: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """Return settings that have options of their own, as the loss reads them that has each.
+
+    A preset may bring its own policy loss, which comes before that of the update.
+    """
+    rules = plan.trainer.update
+    of_presets = [
+        rules.loss(rules.loss_of_type(one.loss))
+        for one in plan.corrections.values()
+        if one.has_own_loss
+    ]
+    own: dict[str, Any] = {}
+    for key, value in options.items():
+        if value is not None:
+            reader = next((one for one in of_presets if one.reads(key)), policy_loss)
+            own[key] = reader.setting(key).parsed(str(value))
+    return own
 
 
 def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:

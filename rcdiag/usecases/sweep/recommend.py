@@ -109,24 +109,23 @@ def recommend(evidence: SweepEvidence) -> Recommendation:
         return replace(_unranked(evidence, broken, answer, reasons), choice=choice)
     method = _method(state, doubt is None)
     ranking = _Ranking(state.plan.candidates, scores, broken, method)
-    return _decided(evidence, ranking, doubt, away, reasons)
-
-
-def _decided(
-    evidence: SweepEvidence, ranking: _Ranking, doubt: str | None, away: float, reasons: list[str]
-) -> Recommendation:
-    """Choose among scored candidates: steps 3 and 4, after the cases that need no correction.
-
-    `doubt` says why there is no reference, `away` is the mean distance of sequence weights from 1,
-    `reasons` are those found so far.
-    """
-    values, state, scores, broken = evidence.values, evidence.state, ranking.scores, ranking.broken
     if state.plan.without_signal:
         reasons.append(
             "The table has no rewards and no advantages: every sequence counts with the advantage "
             "1, so that only a change in how often tokens are used counts as bias."
         )
     reasons += [] if doubt is None else [doubt]
+    needless = _nothing_to_correct(evidence, ranking, away, reasons)
+    return _decided(evidence, ranking, doubt, reasons) if needless is None else needless
+
+
+def _nothing_to_correct(
+    evidence: SweepEvidence, ranking: _Ranking, away: float, reasons: list[str]
+) -> Recommendation | None:
+    """Recommend no correction where the mismatch is negligible; None where it is not.
+
+    `away` is the mean distance of sequence weights from 1, `reasons` are those found so far.
+    """
     if evidence.diagnosis is not None and evidence.diagnosis.verdict == "healthy":
         reasons.append(
             "The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 "
@@ -138,9 +137,20 @@ def _decided(
         if evidence.diagnosis is not None and evidence.diagnosis.verdict == "inconclusive":
             # Columns that are copies of each other differ by nothing, and compare nothing.
             reasons.append(f"{near}, but the verdict on the table is inconclusive.")
-            return _unranked(evidence, broken, "cannot-distinguish", reasons)
+            return _unranked(evidence, ranking.broken, "cannot-distinguish", reasons)
         reasons.append(f"{near}, below {NEGLIGIBLE:g}: there is nothing to correct.")
         return ranking.recommendation("no-correction", reasons, choice="none")
+    return None
+
+
+def _decided(
+    evidence: SweepEvidence, ranking: _Ranking, doubt: str | None, reasons: list[str]
+) -> Recommendation:
+    """Choose among scored candidates: steps 3 and 4.
+
+    `doubt` says why there is no reference, `reasons` are those found so far.
+    """
+    values, scores, broken = evidence.values, ranking.scores, ranking.broken
     reasons += _premises(values)
     if not ranking.allowed:  # step 3
         reasons.append(

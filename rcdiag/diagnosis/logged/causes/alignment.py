@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion
@@ -33,34 +35,18 @@ COMPARE = (
 def other_tokens(window: StepWindow) -> Suspicion | None:
     """Look for columns whose tokens do not belong together.
 
-    Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
-    sampled: tokens of the recorded one have E[ratio] = 1, those of the trainer's have k1 < 0.
+    Which of the misalignments it is shows in the means of rows and in the correlation.
     """
     rms, pearson = window.rms, window.number("pearson")
-    difference, excess = window.k1, window.excess
-    if rms is None or rms < APART or difference is None:
+    if rms is None or rms < APART or (pearson is not None and pearson > OWN_TOKENS):
         return None
-    if pearson is not None and pearson > OWN_TOKENS:
+    misaligned = _misaligned(window, rms)
+    if misaligned is None:
         return None
+    shown, by_means = misaligned
+    evidence = [size_evidence(window, "large at single tokens"), *by_means]
     # Of the two parts of the rows, the larger one stands at its own tokens.
     partly = pearson is not None and pearson > HALF
-    evidence = [size_evidence(window, "large at single tokens")]
-    if abs(difference.value) < SAME_SURPRISAL * rms:
-        shown = (
-            f"Both columns have the same mean surprisal (`{difference.key}` "
-            f"{difference.value:.2g}) but"
-        )
-        evidence.append(k1_evidence(window, "near 0: the same values, at other tokens"))
-    elif difference.z > SURELY and difference.value < HEAVY and surely_above_1(window):
-        assert excess is not None
-        shown = (
-            f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
-            f"tokens likelier (`{difference.key}` {difference.value:.2g}): neither distribution "
-            "sampled them, and the columns"
-        )
-        evidence += [k1_evidence(window, "surely above 0"), ratio_evidence(window)]
-    else:
-        return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
     # the same direction.
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
@@ -94,6 +80,30 @@ def other_tokens(window: StepWindow) -> Suspicion | None:
         ],
         actions=actions,
     )
+
+
+def _misaligned(window: StepWindow, rms: float) -> tuple[str, list[dict[str, Any]]] | None:
+    """Say what shows that the columns are of other tokens, with the evidence; None if nothing does.
+
+    Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
+    sampled: tokens of the recorded one have E[ratio] = 1, those of the trainer's have k1 < 0.
+    """
+    difference, excess = window.k1, window.excess
+    if difference is None:
+        return None
+    if abs(difference.value) < SAME_SURPRISAL * rms:
+        same = f"the same mean surprisal (`{difference.key}` {difference.value:.2g})"
+        evidence = k1_evidence(window, "near 0: the same values, at other tokens")
+        return f"Both columns have {same} but", [evidence]
+    if difference.z > SURELY and difference.value < HEAVY and surely_above_1(window):
+        assert excess is not None
+        shown = (
+            f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
+            f"tokens likelier (`{difference.key}` {difference.value:.2g}): neither distribution "
+            "sampled them, and the columns"
+        )
+        return shown, [k1_evidence(window, "surely above 0"), ratio_evidence(window)]
+    return None
 
 
 def unrelated(window: StepWindow) -> Suspicion | None:
