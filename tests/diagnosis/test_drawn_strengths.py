@@ -192,6 +192,19 @@ def test_later_turns_with_another_context_are_not_attributed_to_ids() -> None:
     assert diagnosis.causes[0].slug == "context-stripped"
 
 
+def test_an_id_that_opens_each_later_turn_is_not_the_fault() -> None:
+    """Without the tool's output the trainer does not expect the words that follow it."""
+    case = with_tool_turns(made(length=80, rows=256), filler=np.nan)
+    opens, later = case.position == 28, case.position >= 28  # tokens 20 to 27 are tool text
+    case = replace(case, token_id=np.where(opens, case.token_id.max() + 1, case.token_id))
+    random = drawn(0)
+    change = np.where(later & (random.random(len(later)) < 0.3), -3 * random.random(len(later)), 0)
+    change[opens] = -8.0 + 0.5 * random.standard_normal(int(opens.sum()))
+    diagnosis = judged(with_values(case, "old", lambda values: values + change))
+    assert "special-token-ids" not in slugs(diagnosis)
+    assert diagnosis.causes[0].slug == "context-stripped"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_entirely_of_older_weights_count_as_older(seed: int) -> None:
     current, stale = made(seed=seed), made(plain, drifted(0.1, seed), seed=seed)

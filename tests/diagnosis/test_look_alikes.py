@@ -22,6 +22,7 @@ from tests.diagnosis.tables import (
     named,
     noisy,
     normal,
+    plain,
     shifted,
     tempered,
     top_k,
@@ -260,6 +261,17 @@ def test_exchanged_columns_are_a_draft_only_where_metadata_say_so() -> None:
     stated = {"policies": {"rollout": {"engine_options": options}}}
     first = judged(replace(stale, log_probs=columns, metadata=stated)).causes[0]
     assert (first.slug, first.verdict) == ("draft-recorded", "broken")
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_a_mean_log_ratio_of_about_0_does_not_show_that_the_trainer_sampled(seed: int) -> None:
+    """Minus the entropies in a quarter of the rows have the mean of the log-probs."""
+    case = made(plain, noisy(0.01), rows=120, length=40, seed=seed)
+    values, context = case.log_probs["rollout"], np.concatenate([[0], case.token_id[:-1]])
+    entropy = np.bincount(context, -values) / np.maximum(np.bincount(context), 1)
+    recorded = np.where(case.owner % 4 == 0, -entropy[context], values)
+    diagnosis = judged(with_values(case, "rollout", lambda _: recorded))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
 
 
 @pytest.mark.parametrize("boosts", [(14.0, 5.0), (14.0, 7.0), (12.0, 6.0)])

@@ -149,11 +149,12 @@ def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
     if not outliers or all(outlier.share_last > MOST for outlier in outliers):
         return None
-    # A wrong context shows at the first tokens, a wrong id at every position.
-    case, tokens = features.case, features.case.tokens
+    # A wrong context shows at the first tokens of a turn, a wrong id at every position.
+    case, tokens, turn = features.case, features.case.tokens, features.alignment.turn
     wrong = [outlier.token_id for outlier in outliers]
     named = np.isin(tokens.token_id, wrong)
-    early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
+    place = np.arange(len(turn)) - np.searchsorted(turn, turn)
+    early = float(np.mean(place[named] < FIRST_TOKENS))
     # Tokens after the first of these ids in a row were scored in another context.
     here = np.cumsum(np.isin(case.token_id, wrong))
     after = here > np.concatenate([[0], here])[case.start][case.owner]

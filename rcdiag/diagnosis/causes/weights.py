@@ -22,6 +22,7 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
     COARSE,
     FEW,
     FEWEST,
@@ -428,7 +429,7 @@ def _trainer_sampled(features: Features) -> Suspicion | None:
     """
     log_ratios = features.log_ratios
     mean, z = log_ratios.mean
-    if log_ratios.rms < COARSE or mean < 0 or features.validity.answer != INVALID:
+    if log_ratios.rms < COARSE or z < BY_ITS_ERROR or features.validity.answer != INVALID:
         return None
     if features.few_places is not None:
         return None  # a few tokens or rows do not show which distribution sampled the others
