@@ -232,7 +232,7 @@ def _weigh_outlier_rows(features: Features) -> list[Suspicion]:
     case = features.case.take(part.rows)
     if part.engines:  # the declared temperature holds for the correct engines
         case = replace(case, facts=replace(case.facts, temperature=None))
-    where = f"In rows of {', '.join(part.engines)}" if part.engines else "In some rows"
+    where = f"In rows of {part.which}" if part.engines else "In some rows"
     apart = fact("rms log-ratio", "rows of two kinds", these=part.rms, others=part.rms_of_others)
     return [
         replace(

@@ -317,9 +317,9 @@ def _replica(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=EXACT,
-        message=f"Rows of {', '.join(outliers.engines)} differ by {outliers.rms:.2g} nats rms, "
-        f"those of the other engines by {outliers.rms_of_others:.2g}: that replica has other "
-        "weights.",
+        message=f"Rows of {outliers.which} differ by "
+        f"{outliers.rms:.2g} nats rms, those of the others by {outliers.rms_of_others:.2g}: that "
+        "replica has other weights.",
         evidence=[
             fact(
                 "rms log-ratio by engine",

@@ -156,6 +156,11 @@ class OutlierRows(Struct, frozen=True):
     rms: float  # rms log-ratio of these rows, nats
     rms_of_others: float  # rms log-ratio of the others
 
+    @property
+    def which(self) -> str:
+        """Name the engines of these rows: `engine 3`, `engines 0, 2`."""
+        return f"engine{'s' * (len(self.engines) > 1)} {', '.join(self.engines)}"
+
 
 class MismatchLocation(Struct, frozen=True, dict=True):
     """Where in a table the log-ratios are large."""
