@@ -271,7 +271,9 @@ def test_a_mean_log_ratio_of_about_0_does_not_show_that_the_trainer_sampled(seed
     entropy = np.bincount(context, -values) / np.maximum(np.bincount(context), 1)
     recorded = np.where(case.owner % 4 == 0, -entropy[context], values)
     diagnosis = judged(with_values(case, "rollout", lambda _: recorded))
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+    cause = diagnosis.causes[0]
+    assert (diagnosis.verdict, cause.slug) == ("broken", "forwards-differ")
+    assert "if it is, look at the softmax of `old`" in cause.actions[0].text
 
 
 @pytest.mark.parametrize("boosts", [(14.0, 5.0), (14.0, 7.0), (12.0, 6.0)])

@@ -223,10 +223,16 @@ def _not_sampled(features: Features) -> Pattern | None:
             "trainer's probabilities do not sum to 1",
             ["truncated-law", "penalty", "vocabulary-padding"],
         )
+    sampler, trainer = features.case.sampler, features.case.trainer
     return Pattern(
         ": the recorded log-probs are of another distribution, or the trainer's probabilities do "
         "not sum to 1",
         ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
+        actions=[
+            "Score some responses again with the sampler's engine, weights and temperature. If "
+            f"that is not `{sampler}`, another distribution was recorded; if it is, look at the "
+            f"softmax of `{trainer}`: padding, shards of the vocabulary, a bias on logits."
+        ],
     )
 
 
