@@ -22,15 +22,10 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
+from rcdiag.diagnosis.causes.lag import lags, looks_like_other_weights, one_behind
 from rcdiag.diagnosis.causes.noise import NOISE, SOME_ROWS, is_engine_noise, structures
 from rcdiag.diagnosis.causes.penalties import penalty
-from rcdiag.diagnosis.causes.weights import (
-    WEIGHTS,
-    declared_weights,
-    lags,
-    looks_like_other_weights,
-    one_behind,
-)
+from rcdiag.diagnosis.causes.weights import WEIGHTS, declared_weights
 from rcdiag.diagnosis.features import (
     BITWISE,
     ENGINE_NOISE,

@@ -17,8 +17,9 @@ from rcdiag.diagnosis.causes.cause import (
     fact,
     shipped,
 )
+from rcdiag.diagnosis.causes.lag import looks_like_other_weights
 from rcdiag.diagnosis.causes.noise import is_engine_noise
-from rcdiag.diagnosis.causes.weights import looks_like_other_weights, old_after_update
+from rcdiag.diagnosis.causes.weights import old_after_update
 from rcdiag.diagnosis.features import BITWISE, ENGINE_NOISE, Features
 
 # The width of PPO's clip in most trainers: noise beyond it is clipped.

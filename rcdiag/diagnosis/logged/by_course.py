@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact
-from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.causes.lag import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.causes.found import undecided
 from rcdiag.diagnosis.logged.causes.size import beyond_rounding, few_tokens
 from rcdiag.diagnosis.logged.changes import Change, common

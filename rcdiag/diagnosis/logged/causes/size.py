@@ -10,7 +10,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, GUESS, WEAK, Suspicion, cause_of
-from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.causes.lag import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.causes.correction import shrinks_update
 from rcdiag.diagnosis.logged.causes.found import (
     ENGINE,
