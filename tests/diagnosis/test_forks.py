@@ -13,12 +13,14 @@ from tests.diagnosis.tables import (
     capped,
     divided,
     drifted,
+    judged,
     made,
     named,
     noisy,
     plain,
     tempered,
     top_p,
+    with_values,
 )
 
 TEMPERATURES = ("trainer-without-temperature", "sampler-ignores-temperature")
@@ -98,3 +100,46 @@ def test_no_temperature_is_estimated_if_a_floor_replaced_the_rare_tokens() -> No
     causes = named(case.with_log_probs("rollout", values))
     assert causes[0] == "floor-clip"
     assert not {"log-probs-divided", "truncated-law"} & set(causes)
+
+
+@pytest.mark.parametrize("size", [0.2, 0.4])
+def test_a_trainer_that_is_random_is_a_fault_of_its_own(size: float) -> None:
+    """As with dropout: equal tokens in equal contexts have other values in each row."""
+    diagnosis = judged(forked(plain, noisy(size)))
+    cause = diagnosis.causes[0]
+    assert (diagnosis.verdict, cause.slug) == ("broken", "forwards-differ")
+    assert "equal tokens in equal contexts" in cause.message
+    assert "dropout-in-trainer" in cause.also_possible
+    assert "dropout" in cause.actions[0].text
+
+
+@pytest.mark.parametrize(
+    ("trained", "recorded"),
+    [
+        (drifted(0.2), plain),  # another function of the context
+        (tempered(0.8), plain),
+        (noisy(0.01), plain),  # rounding that depends on the batch
+        (plain, noisy(0.2)),  # the sampler's values are random
+        (noisy(0.2), noisy(0.2)),
+        (noisy(0.02, drifted(0.4)), plain),  # rounding beside a larger difference
+    ],
+)
+def test_values_that_the_context_determines_or_both_sides_vary_are_not_random(
+    trained: Law, recorded: Law
+) -> None:
+    repeated = Features(forked(plain, trained, recorded=recorded)).repeated_tokens
+    assert repeated is not None
+    assert not repeated.trainer_is_random
+
+
+def test_rows_of_other_temperatures_repeat_no_token() -> None:
+    """The trainer divides the logits of each row by its temperature."""
+    case = forked(plain, plain)
+    at = np.where(np.arange(len(case.lengths)) % 2 == 0, 1.0, 0.7)
+    case = with_values(case, "old", lambda values: values - (at[case.owner] < 1.0))
+    one = Features(case).repeated_tokens
+    assert one is not None
+    assert one.trainer_is_random
+    several = Features(replace(case, facts=replace(case.facts, temperature=at))).repeated_tokens
+    assert several is not None
+    assert several.apart == (0.0, 0.0)

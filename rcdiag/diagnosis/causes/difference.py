@@ -65,6 +65,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     looks = (
         _other_tokens,
         _at_few_places,
+        _at_random,
         _not_sampled,
         _in_some_rows,
         _in_some_turns,
@@ -227,6 +228,27 @@ def _not_sampled(features: Features) -> Pattern | None:
             "Score some responses again with the sampler's engine, weights and temperature. If "
             f"that is not `{sampler}`, another distribution was recorded; if it is, look at the "
             f"softmax of `{trainer}`: padding, shards of the vocabulary, a bias on logits."
+        ],
+    )
+
+
+def _at_random(features: Features) -> Pattern | None:
+    """Look for a trainer that gives equal tokens in equal contexts different log-probs."""
+    repeated = features.repeated_tokens
+    if repeated is None or not repeated.trainer_is_random:
+        return None
+    sampler, trainer = repeated.apart
+    return Pattern(
+        f": equal tokens in equal contexts of two rows differ by {trainer:.2g} nats in "
+        f"`{features.case.trainer}` and by {sampler:.2g} in `{features.case.sampler}` (medians of "
+        f"{len(repeated.trainer):,} pairs): the trainer's values are random, or depend on the rest "
+        "of their batch",
+        ["dropout-in-trainer", "attention-to-padding", "packing-leak", "updates-in-between"],
+        "broken",
+        [
+            "Score the same rows with the trainer twice, in another order. If the columns differ, "
+            "switch dropout off, LoRA's too, and check the attention masks of padded and packed "
+            "rows."
         ],
     )
 

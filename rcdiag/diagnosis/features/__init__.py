@@ -22,7 +22,12 @@ from rcdiag.diagnosis.features.log_ratios import (
     LARGE_MISMATCH,
     LogRatios,
 )
-from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
+from rcdiag.diagnosis.features.shared_prefixes import (
+    RepeatedTokens,
+    SharedPrefixes,
+    repeated_tokens_of,
+    shared_prefixes_of,
+)
 from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.features.turns import TurnMismatch, mismatch_by_turn
 from rcdiag.diagnosis.thresholds import ENOUGH, MANY_TIMES
@@ -41,6 +46,7 @@ __all__ = [
     "MismatchLocation",
     "Onset",
     "RecordedKeptSets",
+    "RepeatedTokens",
     "SharedPrefixes",
     "StoredColumn",
     "TurnMismatch",
@@ -157,6 +163,11 @@ class Features(Struct, frozen=True, dict=True):
     def shared_prefixes(self) -> SharedPrefixes | None:
         """Return pairs of tokens that were sampled in the same context; None if there are few."""
         return shared_prefixes_of(self.case)
+
+    @cached_property
+    def repeated_tokens(self) -> RepeatedTokens | None:
+        """Return pairs of equal tokens in the same context; None if there are few."""
+        return repeated_tokens_of(self.case)
 
     @cached_property
     def location(self) -> MismatchLocation:

@@ -1,15 +1,26 @@
-"""Contexts that several rows share and in which they sampled different tokens."""
+"""Contexts that several rows share: in some they sampled different tokens, in others the same."""
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import A_POWER, FEWEST, PART, SLIGHT, TWICE
+from rcdiag.diagnosis.features.log_ratios import LARGE_MISMATCH
+from rcdiag.diagnosis.thresholds import (
+    A_POWER,
+    FEWEST,
+    HALF,
+    MUCH_LARGER,
+    PART,
+    SLIGHT,
+    SURE,
+    TWICE,
+)
 from rcdiag.table.hashing import mixed
 
 Hashes = NDArray[np.uint64]
@@ -79,6 +90,57 @@ def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     if far.sum() < FEWEST:
         return None
     return SharedPrefixes((sampler[first] - sampler)[far], apart[far])
+
+
+class RepeatedTokens(Struct, frozen=True, dict=True):
+    """Pairs of equal tokens that two rows have in the same context.
+
+    A distribution gives both the same log-prob, whatever its weights and its contexts are. Values
+    that differ are random, as with dropout, or depend on what else was in the batch.
+    """
+
+    sampler: Array  # [pairs] |difference of the two log-probs|, nats
+    trainer: Array  # [pairs]
+    log_ratio: Array  # [pairs] mean |log_ratio| of the two, nats
+
+    @cached_property
+    def apart(self) -> tuple[float, float]:
+        """Return the median differences of the sampler's values and of the trainer's, nats."""
+        return float(np.median(self.sampler)), float(np.median(self.trainer))
+
+    @property
+    def trainer_is_random(self) -> bool:
+        """Tell whether only the trainer's values differ, by about as much as both sides do.
+
+        Kernels whose rounding depends on the batch move them by less than LARGE_MISMATCH.
+        """
+        sampler, trainer = self.apart
+        between = float(np.median(self.log_ratio))
+        return trainer > max(MUCH_LARGER * sampler, HALF * between, LARGE_MISMATCH)
+
+
+def repeated_tokens_of(case: Case) -> RepeatedTokens | None:
+    """Return the pairs of a case whose tokens are not sure; None without prompts, or if few."""
+    prompt = case.facts.prompt
+    if prompt is None or case.trainer is None:
+        return None
+    tokens = case.tokens
+    keys: list[NDArray[Any]] = [_contexts(case, prompt)[tokens.place], tokens.token_id]
+    if (temperature := case.facts.temperature) is not None:  # it divides the trainer's logits
+        keys.append(np.nan_to_num(temperature, nan=0.0)[tokens.owner])
+    order = np.lexsort(keys)
+    one, other = order[:-1], order[1:]
+    same = np.all([key[one] == key[other] for key in keys], axis=0)
+    same &= tokens.sampler[one] < SURE
+    if same.sum() < FEWEST:
+        return None
+    one, other = one[same], other[same]
+    size = np.abs(tokens.log_ratio)
+    return RepeatedTokens(
+        np.abs(tokens.sampler[one] - tokens.sampler[other]),
+        np.abs(tokens.trainer[one] - tokens.trainer[other]),
+        0.5 * (size[one] + size[other]),
+    )
 
 
 def _contexts(case: Case, prompt: Hashes) -> Hashes:
