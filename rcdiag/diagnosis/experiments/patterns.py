@@ -1,4 +1,4 @@
-"""Which rows and contexts of a column deviate from the model, and by chance or not.
+"""Which rows of a column deviate from the model, and where.
 
 A token is off if |recorded - expected| is more than an engine's noise explains; a row is off if
 more than a few of its tokens are.
@@ -14,8 +14,8 @@ from rcdiag.diagnosis.case import Array, Counts, Flags, z_of_sums
 from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, LATE, OUTLYING
-from rcdiag.diagnosis.thresholds import FEW, FEWEST, FEWEST_OF_PATTERN, FEWEST_ROWS, MOST, ROUNDING
+from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, OUTLYING
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_PATTERN, FEWEST_ROWS, MOST, ROUNDING
 
 
 def rows_off(sample: RescoredSample, side: Side) -> Flags:
@@ -45,36 +45,6 @@ def _off(sample: RescoredSample, side: Side, at: Counts) -> Flags:
     width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]
     flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + ROUNDING
     return flags
-
-
-def differs_by_chance(sample: RescoredSample, side: Side) -> float | None:
-    """Return the share of repeated contexts whose tokens got different values in different rows.
-
-    A wrong model or context is deterministic: different values in equal contexts mean randomness,
-    such as dropout. Only contexts with a token that is off count; None with too few of them.
-    """
-    seen: dict[bytes, list[int]] = {}
-    for row in sample.rows:
-        prompt, response = sample.prompt(int(row)), sample.response(int(row))
-        tokens = sample.tokens_of([int(row)])
-        base = prompt.tobytes()
-        for position in range(min(len(response), LATE)):
-            key = base + b"|" + response[: position + 1].tobytes()
-            seen.setdefault(key, []).append(int(tokens[position]))
-    differ, same = 0, 0
-    for places in seen.values():
-        known = [place for place in places if side.known[place]]
-        if len(known) < 2:
-            continue
-        if not _off(sample, side, np.array(known)).any():
-            continue
-        values, sensitivity = side.recorded[known], float(side.sensitivity[known].mean())
-        width = OUTLYING / 2 * sample.noise * sensitivity + side.resolution[known].max()
-        if np.median(np.abs(values - np.median(values))) > width + ROUNDING:
-            differ += 1
-        else:
-            same += 1
-    return differ / (differ + same) if differ + same >= FEWEST else None
 
 
 def retokenised(tester: HypothesisTester) -> float | None:

@@ -15,7 +15,6 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.outcome import Outcome
 from rcdiag.diagnosis.experiments.patterns import (
-    differs_by_chance,
     recorded_excess,
     retokenised,
     rows_off,
@@ -27,7 +26,6 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import GENERIC, suspicions
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MANY_TIMES, MOST, MUCH_LARGER, PART
-from rcdiag.formats import share_of
 from rcdiag.results.diagnosis import NOTHING_WRONG
 
 UNDECIDED = "The tokens do not show whether the recorded distribution sampled them."
@@ -45,23 +43,25 @@ class Guess(Struct, frozen=True):
 
 
 def name_chance(tester: HypothesisTester) -> Suspicion | None:
-    """Name dropout where equal contexts got different values."""
+    """Name dropout where equal tokens in equal contexts got different values."""
     sample, side = tester.sample, tester.side
     # Dropout affects every row, but may not be visible in short ones.
     if side.name != "trainer" or rows_off(sample, side).mean() < MOST:
         return None
-    share = differs_by_chance(sample, side)
-    if share is None or share < PART:  # dropout gives 1, rounding 0
+    repeated = Features(as_table(sample, side)).repeated_tokens
+    if repeated is None or not repeated.trainer_is_random:
         return None
+    _, apart = repeated.apart
     message = (
-        f"In {share_of(share, 'contexts that occur more than once')}, {side.policy}_log_probs "
-        "differ from each other: they are random, which another model would not make them."
+        f"Equal tokens in equal contexts of two rows differ by {apart:.2g} nats in "
+        f"{side.policy}_log_probs (median of {len(repeated.trainer):,} pairs): they are random, "
+        "which another model would not make them."
     )
     return make_suspicion(
         "dropout-in-trainer",
-        fit_of_side(tester.sample, side, "pattern", explained=share),
+        fit_of_side(sample, side, "pattern", explained=1.0),
         message,
-        [fact("same context, other value", "random", value=share)],
+        [fact("same context, other value", "random", nats=apart)],
         side="trainer",
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.features.log_ratios import LARGE_MISMATCH
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE
 from rcdiag.diagnosis.thresholds import (
     A_POWER,
     FEWEST,
@@ -112,11 +112,11 @@ class RepeatedTokens(Struct, frozen=True, dict=True):
     def trainer_is_random(self) -> bool:
         """Tell whether only the trainer's values differ, by about as much as both sides do.
 
-        Kernels whose rounding depends on the batch move them by less than LARGE_MISMATCH.
+        Kernels whose rounding depends on the batch move them by less than ENGINE_NOISE.
         """
         sampler, trainer = self.apart
         between = float(np.median(self.log_ratio))
-        return trainer > max(MUCH_LARGER * sampler, HALF * between, LARGE_MISMATCH)
+        return trainer > max(MUCH_LARGER * sampler, HALF * between, ENGINE_NOISE)
 
 
 def repeated_tokens_of(case: Case) -> RepeatedTokens | None:
