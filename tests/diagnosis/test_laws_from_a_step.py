@@ -1,6 +1,8 @@
-"""A wrong sampling distribution from some step on is identified from the rows since then."""
+"""A fault that begins at some step is identified from the rows since then."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from tests.diagnosis.tables import (
     tempered,
     top_k,
     top_p,
+    with_values,
 )
 
 ROWS, STEPS = 128, 8
@@ -107,6 +110,24 @@ def test_a_penalty_of_one_step_is_named() -> None:
     law = presence_penalty(0.8)
     told = first_cause(table(7, law, law, plain, seed=1))
     assert (told.slug, told.from_step) == ("penalty", 7)
+
+
+@pytest.mark.parametrize(
+    ("slug", "stored"),
+    [
+        ("log-base", lambda values: values / np.log(10.0)),
+        ("log-base", lambda values: values / np.log(2.0)),
+        ("stored-rounded", lambda values: np.round(values, 1)),
+    ],
+)
+def test_a_fault_of_storage_that_begins_at_a_step_is_named(
+    slug: str, stored: Callable[[Array], Array]
+) -> None:
+    case = table(5, plain, plain, plain, seed=1)
+    later = steps()[case.owner] >= 5
+    case = with_values(case, "old", lambda values: np.where(later, stored(values), values))
+    told = first_cause(case)
+    assert (told.slug, told.from_step) == (slug, 5)
 
 
 def test_one_sided_log_ratios_are_never_stale_weights() -> None:
