@@ -243,7 +243,7 @@ def _at_random(features: Features) -> Pattern | None:
         f"`{features.case.trainer}` and by {sampler:.2g} in `{features.case.sampler}` (medians of "
         f"{len(repeated.trainer):,} pairs): the trainer's values are random, or depend on the rest "
         "of their batch",
-        ["dropout-in-trainer", "attention-to-padding", "packing-leak", "updates-in-between"],
+        ["dropout-in-trainer", "attention-to-padding", "packing-leak", "batch-noise"],
         "broken",
         [
             "Score the same rows with the trainer twice, in another order. If the columns differ, "
