@@ -99,7 +99,7 @@ def _candidates(
     here = _weigh_stage(features, stage)
     if stage == "alignment" and onset is not None:
         # A fault of storage or recording that began at the step shows only from there on.
-        here = [*_not_yet_named(_weigh_up_to(features, "recording"), named), *here]
+        here = _not_yet_named(_weigh_up_to(features, stage), named)
     pair = features.case.trainer is not None
     if stage == "difference" and not named and pair and 0 < len(features.case.tokens) < ENOUGH:
         return [of_few_tokens(features)]

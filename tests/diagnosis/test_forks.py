@@ -104,11 +104,11 @@ def test_no_temperature_is_estimated_if_a_floor_replaced_the_rare_tokens() -> No
 
 @pytest.mark.parametrize("size", [0.2, 0.4])
 def test_a_trainer_that_is_random_is_a_fault_of_its_own(size: float) -> None:
-    """As with dropout: equal tokens in equal contexts have other values in each row."""
+    """As with dropout: the same token after the same context has another value in each row."""
     diagnosis = judged(forked(plain, noisy(size)))
     cause = diagnosis.causes[0]
     assert (diagnosis.verdict, cause.slug) == ("broken", "forwards-differ")
-    assert "equal tokens in equal contexts" in cause.message
+    assert "the same token after the same context" in cause.message
     assert "dropout-in-trainer" in cause.also_possible
     assert "dropout" in cause.actions[0].text
 

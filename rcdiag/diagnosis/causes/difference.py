@@ -233,16 +233,16 @@ def _not_sampled(features: Features) -> Pattern | None:
 
 
 def _at_random(features: Features) -> Pattern | None:
-    """Look for a trainer that gives equal tokens in equal contexts different log-probs."""
+    """Look for a trainer that gives the same token after the same context several log-probs."""
     repeated = features.repeated_tokens
     if repeated is None or not repeated.trainer_is_random:
         return None
     sampler, trainer = repeated.apart
     return Pattern(
-        f": equal tokens in equal contexts of two rows differ by {trainer:.2g} nats in "
-        f"`{features.case.trainer}` and by {sampler:.2g} in `{features.case.sampler}` (medians of "
-        f"{len(repeated.trainer):,} pairs): the trainer's values are random, or depend on the rest "
-        "of their batch",
+        ": where two rows have the same token after the same context, its log-probs differ by "
+        f"{trainer:.2g} nats in `{features.case.trainer}` and by {sampler:.2g} in "
+        f"`{features.case.sampler}` (medians of {len(repeated.trainer):,} pairs): the trainer's "
+        "values are random, or depend on the rest of their batch",
         ["dropout-in-trainer", "attention-to-padding", "packing-leak", "batch-noise"],
         "broken",
         [

@@ -43,7 +43,7 @@ class Guess(Struct, frozen=True):
 
 
 def name_chance(tester: HypothesisTester) -> Suspicion | None:
-    """Name dropout where equal tokens in equal contexts got different values."""
+    """Name dropout where the same token after the same context got different values."""
     sample, side = tester.sample, tester.side
     # Dropout affects every row, but may not be visible in short ones.
     if side.name != "trainer" or rows_off(sample, side).mean() < MOST:
@@ -53,9 +53,10 @@ def name_chance(tester: HypothesisTester) -> Suspicion | None:
         return None
     _, apart = repeated.apart
     message = (
-        f"Equal tokens in equal contexts of two rows differ by {apart:.2g} nats in "
-        f"{side.policy}_log_probs (median of {len(repeated.trainer):,} pairs): they are random, "
-        "which another model would not make them."
+        "Where two rows have the same token after the same context, its "
+        f"{side.policy}_log_probs differ by {apart:.2g} nats (median of "
+        f"{len(repeated.trainer):,} pairs): they are random, which another model would not make "
+        "them."
     )
     return make_suspicion(
         "dropout-in-trainer",
